@@ -1,0 +1,43 @@
+# Everything needs Python >= 3.11 and make only. PYTHON=python3.12 make up picks another interpreter.
+PYTHON ?= python3
+PIP = .venv/bin/python -m pip --disable-pip-version-check -q
+
+.PHONY: up test prove lint bench docs clean
+.DEFAULT_GOAL := up
+
+.venv: .venv/.installed
+
+.venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("llmgw needs Python 3.11 or newer; this is " + sys.version.split()[0] + ": set PYTHON=") if sys.version_info < (3, 11) else None'
+	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	@echo "installing into .venv (a few minutes the first time) ..."
+	@$(PIP) install -c constraints.txt -e '.[demo]'
+	@touch $@
+
+.venv/.installed-dev: .venv/.installed
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+up: .venv/.installed
+	@exec .venv/bin/llmgw up
+
+test: .venv/.installed-dev
+	.venv/bin/python -m pytest
+
+prove: .venv/.installed-dev
+	.venv/bin/python -m pytest -m slow --timeout 3600
+
+lint: .venv/.installed-dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+bench: .venv/.installed-dev
+	.venv/bin/python -m bench.overhead
+
+docs: .venv/.installed-dev
+	.venv/bin/python -m libs.events.document > docs/events.md
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache

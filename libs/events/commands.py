@@ -1,0 +1,171 @@
+"""Wishes and their outcomes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from .contract import Command, Value, registered
+from .model import ModelSpec, Scaling
+from .policy import PolicySpec
+from .tenancy import Allowance, OrgSpec, Price, ProjectSpec, Role, TeamSpec
+
+
+class Problem(Value, frozen=True, kw_only=True):
+    """One thing that is wrong with a command."""
+
+    path: str
+    """Dotted path of the field: ``profiles[0].memory_mb``."""
+    message: str
+    """What was wrong, what was found, what to do."""
+
+
+class Outcome(Value, frozen=True, kw_only=True):
+    """What became of a command."""
+
+    command_id: str
+    status: Literal["done", "unchanged", "refused", "failed"]
+    """``failed``: the owner could not carry it out though it was right; it may be sent again."""
+    message: str = ""
+    problems: tuple[Problem, ...] = ()
+    event: str | None = None
+    """Tag of the event it caused."""
+    sequence: int | None = None
+    """That event's sequence in EVENTS."""
+
+
+# to the scheduler
+
+
+@registered
+class DefineModel(Command, frozen=True, kw_only=True, tag="cmd.scheduler.define_model.v1"):
+    spec: ModelSpec
+
+
+@registered
+class RemoveModel(Command, frozen=True, kw_only=True, tag="cmd.scheduler.remove_model.v1"):
+    model: str
+
+
+@registered
+class ScaleModel(Command, frozen=True, kw_only=True, tag="cmd.scheduler.scale_model.v1"):
+    model: str
+    scaling: Scaling
+
+
+@registered
+class RestartModel(Command, frozen=True, kw_only=True, tag="cmd.scheduler.restart_model.v1"):
+    """Unparks a model whose replicas failed too often."""
+
+    model: str
+
+
+@registered
+class CordonNode(Command, frozen=True, kw_only=True, tag="cmd.scheduler.cordon_node.v1"):
+    machine_id: str
+    reason: str = ""
+
+
+@registered
+class DrainNode(Command, frozen=True, kw_only=True, tag="cmd.scheduler.drain_node.v1"):
+    machine_id: str
+    reason: str = ""
+
+
+@registered
+class UncordonNode(Command, frozen=True, kw_only=True, tag="cmd.scheduler.uncordon_node.v1"):
+    machine_id: str
+
+
+# to accounting
+
+
+@registered
+class DefineOrg(Command, frozen=True, kw_only=True, tag="cmd.accounting.define_org.v1"):
+    spec: OrgSpec
+
+
+@registered
+class RemoveOrg(Command, frozen=True, kw_only=True, tag="cmd.accounting.remove_org.v1"):
+    org: str
+
+
+@registered
+class DefineTeam(Command, frozen=True, kw_only=True, tag="cmd.accounting.define_team.v1"):
+    spec: TeamSpec
+
+
+@registered
+class RemoveTeam(Command, frozen=True, kw_only=True, tag="cmd.accounting.remove_team.v1"):
+    team: str
+
+
+@registered
+class DefineProject(Command, frozen=True, kw_only=True, tag="cmd.accounting.define_project.v1"):
+    spec: ProjectSpec
+
+
+@registered
+class RemoveProject(Command, frozen=True, kw_only=True, tag="cmd.accounting.remove_project.v1"):
+    project: str
+
+
+@registered
+class CreateKey(Command, frozen=True, kw_only=True, tag="cmd.accounting.create_key.v1"):
+    key_id: str
+    key_sha256: str
+    shown: str
+    project: str
+    name: str = ""
+    roles: tuple[Role, ...] = ("client",)
+    allowance: Allowance = Allowance()
+    expires_at: datetime | None = None
+
+
+@registered
+class ChangeKey(Command, frozen=True, kw_only=True, tag="cmd.accounting.change_key.v1"):
+    key_id: str
+    name: str = ""
+    allowance: Allowance = Allowance()
+    expires_at: datetime | None = None
+
+
+@registered
+class RevokeKey(Command, frozen=True, kw_only=True, tag="cmd.accounting.revoke_key.v1"):
+    key_id: str
+    reason: str = ""
+
+
+@registered
+class DefinePrice(Command, frozen=True, kw_only=True, tag="cmd.accounting.define_price.v1"):
+    price: Price
+
+
+# to the guard
+
+
+@registered
+class DefinePolicy(Command, frozen=True, kw_only=True, tag="cmd.guard.define_policy.v1"):
+    spec: PolicySpec
+
+
+@registered
+class RemovePolicy(Command, frozen=True, kw_only=True, tag="cmd.guard.remove_policy.v1"):
+    policy: str
+
+
+# to the mirror
+
+
+@registered
+class ImportVersion(Command, frozen=True, kw_only=True, tag="cmd.mirror.import_version.v1"):
+    name: str
+    source: str
+    """``path:/abs/file-or-folder`` or ``package:PYTHON_MODULE`` (a model package that has ``assemble()``)."""
+    licence: str = ""
+
+
+@registered
+class RemoveVersion(Command, frozen=True, kw_only=True, tag="cmd.mirror.remove_version.v1"):
+    name: str
+    version: str

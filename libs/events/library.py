@@ -1,0 +1,47 @@
+"""Weights that exist, and where they are served."""
+
+from __future__ import annotations
+
+from .contract import Event, Value, registered
+
+
+class WeightFile(Value, frozen=True, kw_only=True):
+    path: str
+    """Relative, with forward slashes."""
+    size_bytes: int
+    sha256: str
+
+
+class LibraryVersion(Value, frozen=True, kw_only=True):
+    """An immutable set of files."""
+
+    name: str
+    version: str
+    """The first 12 hex digits of the SHA-256 over the manifest, unless the source pins its own."""
+    files: tuple[WeightFile, ...]
+    source: str
+    """Where it came from."""
+    licence: str = ""
+
+
+@registered
+class VersionAdded(Event, frozen=True, kw_only=True, tag="library.version_added.v1"):
+    ids = ("name",)
+    name: str
+    version: LibraryVersion
+
+
+@registered
+class VersionRemoved(Event, frozen=True, kw_only=True, tag="library.version_removed.v1"):
+    ids = ("name",)
+    name: str
+    version: str
+
+
+@registered
+class MirrorServing(Event, frozen=True, kw_only=True, tag="mirror.serving.v1"):
+    """A mirror serves the library at this address. Said again when the address changes."""
+
+    ids = ("mirror_id",)
+    mirror_id: str
+    url: str

@@ -1,0 +1,49 @@
+"""What the scheduler holds to be true of a node."""
+
+from __future__ import annotations
+
+from .contract import Event, registered
+
+
+class NodeEvent(Event, frozen=True, kw_only=True, tag="node.v0"):
+    ids = ("machine_id",)
+    machine_id: str
+
+
+@registered
+class NodeJoined(NodeEvent, frozen=True, kw_only=True, tag="node.joined.v1"):
+    """A machine that was not known may now be given work."""
+
+
+@registered
+class NodeLost(NodeEvent, frozen=True, kw_only=True, tag="node.lost.v1"):
+    """Nothing was heard from it for longer than the deadline, while the scheduler itself was hearing."""
+
+    silent_ms: int
+    deadline_ms: int
+
+
+@registered
+class NodeReturned(NodeEvent, frozen=True, kw_only=True, tag="node.returned.v1"):
+    """A lost node is heard again."""
+
+    away_ms: int
+
+
+@registered
+class NodeCordoned(NodeEvent, frozen=True, kw_only=True, tag="node.cordoned.v1"):
+    """Gets nothing new; what runs stays."""
+
+    reason: str = ""
+
+
+@registered
+class NodeDrained(NodeEvent, frozen=True, kw_only=True, tag="node.drained.v1"):
+    """Gets nothing new; what runs is moved away."""
+
+    reason: str = ""
+
+
+@registered
+class NodeUncordoned(NodeEvent, frozen=True, kw_only=True, tag="node.uncordoned.v1"):
+    """Takes work again, after a cordon or a drain."""

@@ -1,0 +1,171 @@
+"""What can be asked of a running service, and the answers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from .commands import Problem
+from .contract import Question, Value, registered
+from .explanation import Explanation
+from .model import ModelSpec
+from .policy import PolicySpec
+from .tenancy import Allowance, OrgSpec, Price, ProjectSpec, Role, TeamSpec
+from .views import LibraryEntry, ModelView, NodeView
+
+
+class Examined(Value, frozen=True, kw_only=True):
+    """Whether a command would be taken, without sending it."""
+
+    problems: tuple[Problem, ...] = ()
+    unchanged: bool = False
+    """It would change nothing."""
+
+
+@registered
+class ExamineScheduler(Question, frozen=True, kw_only=True, tag="ask.scheduler.examine.v1"):
+    command: str
+    """A command of the owner's, as its JSON text; likewise for the other owners."""
+
+
+@registered
+class ExamineAccounting(Question, frozen=True, kw_only=True, tag="ask.accounting.examine.v1"):
+    command: str
+
+
+@registered
+class ExamineGuard(Question, frozen=True, kw_only=True, tag="ask.guard.examine.v1"):
+    command: str
+
+
+@registered
+class ExamineMirror(Question, frozen=True, kw_only=True, tag="ask.mirror.examine.v1"):
+    command: str
+
+
+@registered
+class ExplainModel(Question, frozen=True, kw_only=True, tag="ask.scheduler.explain.v1"):
+    model: str
+
+
+class Happening(Value, frozen=True, kw_only=True):
+    at: datetime
+    sequence: int
+    sentence: str
+
+
+class ModelExplained(Value, frozen=True, kw_only=True):
+    model: ModelView
+    placements: dict[str, Explanation] = {}
+    """Replica id to why it is where it is."""
+    unplaced: Explanation | None = None
+    recent: tuple[Happening, ...] = ()
+    """The last happenings of the model and its replicas, oldest first."""
+
+
+@registered
+class ListNodes(Question, frozen=True, kw_only=True, tag="ask.scheduler.nodes.v1"): ...
+
+
+@registered
+class ListModels(Question, frozen=True, kw_only=True, tag="ask.scheduler.models.v1"): ...
+
+
+class NodesAnswer(Value, frozen=True, kw_only=True):
+    nodes: tuple[NodeView, ...]
+
+
+class ModelsAnswer(Value, frozen=True, kw_only=True):
+    models: tuple[ModelView, ...]
+    specs: tuple[ModelSpec, ...]
+
+
+@registered
+class SchedulerState(Question, frozen=True, kw_only=True, tag="ask.scheduler.state.v1"): ...
+
+
+class StateAnswer(Value, frozen=True, kw_only=True):
+    position: int
+    """Sequence of the last event folded."""
+    hash: str
+    leader: bool
+    instance: str
+
+
+@registered
+class ListTenancy(Question, frozen=True, kw_only=True, tag="ask.accounting.tenancy.v1"): ...
+
+
+class KeyInfo(Value, frozen=True, kw_only=True):
+    key_id: str
+    shown: str
+    name: str
+    project: str
+    roles: tuple[Role, ...]
+    allowance: Allowance
+    expires_at: datetime | None = None
+    revoked: bool = False
+
+
+class TenancyAnswer(Value, frozen=True, kw_only=True):
+    orgs: tuple[OrgSpec, ...] = ()
+    teams: tuple[TeamSpec, ...] = ()
+    projects: tuple[ProjectSpec, ...] = ()
+    keys: tuple[KeyInfo, ...] = ()
+    prices: tuple[Price, ...] = ()
+
+
+@registered
+class AskUsage(Question, frozen=True, kw_only=True, tag="ask.accounting.usage.v1"):
+    by: str = "model"
+    """``org``, ``team``, ``project``, ``key`` or ``model``."""
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class UsageRow(Value, frozen=True, kw_only=True):
+    name: str
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost_micros: int
+
+
+class UsageAnswer(Value, frozen=True, kw_only=True):
+    rows: tuple[UsageRow, ...]
+    counted_until: dict[str, int] = {}
+    """Gateway id to its watermark."""
+
+
+@registered
+class ListPolicies(Question, frozen=True, kw_only=True, tag="ask.guard.policies.v1"): ...
+
+
+class PoliciesAnswer(Value, frozen=True, kw_only=True):
+    policies: tuple[PolicySpec, ...]
+
+
+@registered
+class ListLibrary(Question, frozen=True, kw_only=True, tag="ask.mirror.library.v1"): ...
+
+
+class LibraryAnswer(Value, frozen=True, kw_only=True):
+    entries: tuple[LibraryEntry, ...]
+
+
+@registered
+class AskLogs(Question, frozen=True, kw_only=True, tag="ask.node.logs.v1"):
+    """The last lines of an engine's or the agent's output, from the machine they are on."""
+
+    ids = ("machine_id",)
+    machine_id: str
+    source: str = "agent"
+    """``agent``, or a shard id."""
+    lines: int = 200
+    after: int = 0
+    """Only lines after this cursor (to follow)."""
+
+
+class LogsAnswer(Value, frozen=True, kw_only=True):
+    lines: tuple[str, ...]
+    cursor: int

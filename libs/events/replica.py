@@ -1,0 +1,83 @@
+"""The life of a replica: one placing, one run, one end. What replaces it is another replica."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from .contract import Event, Value, registered
+from .explanation import Explanation
+
+
+class ShardPlacement(Value, frozen=True, kw_only=True):
+    """What one shard holds on one machine for as long as the replica lives."""
+
+    shard_id: str
+    machine_id: str
+    devices: tuple[str, ...] = ()
+    """GPU UUIDs."""
+    cores: int = 0
+    memory_mb: int = 0
+
+
+class ReplicaEvent(Event, frozen=True, kw_only=True, tag="replica.v0"):
+    ids = ("replica_id",)
+    replica_id: str
+    model: str
+
+
+@registered
+class ReplicaPlaced(ReplicaEvent, frozen=True, kw_only=True, tag="replica.placed.v1"):
+    """Room is taken for it from now on, and its nodes are told to start it."""
+
+    profile: str
+    fingerprint: str
+    shards: tuple[ShardPlacement, ...]
+    explanation: Explanation
+    reason: str = ""
+    """Why one more was wanted."""
+
+
+@registered
+class ReplicaReady(ReplicaEvent, frozen=True, kw_only=True, tag="replica.ready.v1"):
+    """Every shard is ready: gateways may send to it."""
+
+    url: str
+
+
+@registered
+class ReplicaFailed(ReplicaEvent, frozen=True, kw_only=True, tag="replica.failed.v1"):
+    """One of its shards failed; the rest is stopped. It holds its room until every shard is gone."""
+
+    reason: str
+    failures: int
+    """Of this model in a row."""
+    retry_at: datetime | None = None
+    """When another may be placed; None: at once."""
+
+
+@registered
+class ReplicaDraining(ReplicaEvent, frozen=True, kw_only=True, tag="replica.draining.v1"):
+    """No new requests; it is stopped when those in flight are done or the grace is over."""
+
+    reason: str
+
+
+@registered
+class ReplicaLost(ReplicaEvent, frozen=True, kw_only=True, tag="replica.lost.v1"):
+    """A node it ran on is lost. If it comes back with its engine, the engine is stopped or adopted."""
+
+    machine_id: str
+
+
+@registered
+class ReplicaRecovered(ReplicaEvent, frozen=True, kw_only=True, tag="replica.recovered.v1"):
+    """Its node came back with its engine still ready and the replica is still wanted: it serves again."""
+
+    url: str
+
+
+@registered
+class ReplicaStopped(ReplicaEvent, frozen=True, kw_only=True, tag="replica.stopped.v1"):
+    """Nothing of it is left; its room is free."""
+
+    reason: str = ""

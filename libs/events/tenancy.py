@@ -1,0 +1,135 @@
+"""Who may use what: organisations, teams, projects and keys; and what it costs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from .contract import Event, Value, registered
+
+Role = Literal["client", "viewer", "operator", "billing", "admin"]
+
+
+class Allowance(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a level of the tree may do. Each level only narrows what stands above it."""
+
+    models: tuple[str, ...] | None = None
+    """None: every model the level above allows."""
+    rpm: int | None = None
+    """Requests a minute."""
+    tpm: int | None = None
+    """Tokens a minute."""
+    policies: tuple[str, ...] = ()
+    """Guard policies that apply from here down."""
+
+
+class OrgSpec(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    allowance: Allowance = Allowance()
+
+
+class TeamSpec(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    org: str
+    name: str
+    allowance: Allowance = Allowance()
+
+
+class ProjectSpec(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    org: str
+    team: str
+    name: str
+    allowance: Allowance = Allowance()
+
+
+@registered
+class OrgDefined(Event, frozen=True, kw_only=True, tag="org.defined.v1"):
+    ids = ("org",)
+    org: str
+    spec: OrgSpec
+
+
+@registered
+class OrgRemoved(Event, frozen=True, kw_only=True, tag="org.removed.v1"):
+    ids = ("org",)
+    org: str
+
+
+@registered
+class TeamDefined(Event, frozen=True, kw_only=True, tag="team.defined.v1"):
+    ids = ("team",)
+    team: str
+    """``org/team``."""
+    spec: TeamSpec
+
+
+@registered
+class TeamRemoved(Event, frozen=True, kw_only=True, tag="team.removed.v1"):
+    ids = ("team",)
+    team: str
+
+
+@registered
+class ProjectDefined(Event, frozen=True, kw_only=True, tag="project.defined.v1"):
+    ids = ("project",)
+    project: str
+    """``org/team/project``."""
+    spec: ProjectSpec
+
+
+@registered
+class ProjectRemoved(Event, frozen=True, kw_only=True, tag="project.removed.v1"):
+    ids = ("project",)
+    project: str
+
+
+@registered
+class KeyCreated(Event, frozen=True, kw_only=True, tag="key.created.v1"):
+    """A key may be used from now on. The key itself was made where it was asked for and is nowhere kept."""
+
+    ids = ("key_id",)
+    key_id: str
+    key_sha256: str
+    shown: str
+    """The beginning of the key, for people to tell keys apart."""
+    project: str
+    """``org/team/project``."""
+    name: str = ""
+    roles: tuple[Role, ...] = ("client",)
+    allowance: Allowance = Allowance()
+    expires_at: datetime | None = None
+
+
+@registered
+class KeyChanged(Event, frozen=True, kw_only=True, tag="key.changed.v1"):
+    ids = ("key_id",)
+    key_id: str
+    name: str = ""
+    allowance: Allowance = Allowance()
+    expires_at: datetime | None = None
+
+
+@registered
+class KeyRevoked(Event, frozen=True, kw_only=True, tag="key.revoked.v1"):
+    ids = ("key_id",)
+    key_id: str
+    reason: str = ""
+
+
+class Price(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Micro-units of the cluster's currency per 1,000 tokens."""
+
+    model: str
+    """A model's name, or ``*`` for every model without a price of its own."""
+    prompt_micros: int = 0
+    cached_micros: int = 0
+    """0: cached prompt tokens cost what other prompt tokens cost."""
+    completion_micros: int = 0
+
+
+@registered
+class PriceDefined(Event, frozen=True, kw_only=True, tag="price.defined.v1"):
+    """Applies to requests that finish from ``at`` on; its sequence in the log is the price's version."""
+
+    ids = ("model",)
+    model: str
+    price: Price

@@ -1,0 +1,75 @@
+"""What was answered, and what it used. Facts of the gateways; never text."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from .contract import Contract, Telemetry, Value, registered
+
+Status = Literal[
+    "ok",  # the whole answer went out
+    "cancelled",  # the client left
+    "cut",  # the gateway died while answering
+    "client_error",  # the engine or the gateway refused the request as malformed
+    "upstream_error",  # the engine failed, before or during the answer
+    "refused_limit",
+    "refused_guard",
+]
+
+
+class RequestRecord(Value, frozen=True, kw_only=True):
+    """One request, finished. Attempts are counted in it; they are not records of their own."""
+
+    request_id: str
+    opened_at: datetime
+    closed_at: datetime
+    key_id: str
+    project: str
+    """``org/team/project`` at that time."""
+    model_asked: str
+    model: str
+    """The model that answered, or would have."""
+    protocol: Literal["openai.chat", "openai.completions"]
+    stream: bool = False
+    status: Status
+    http_status: int = 200
+    replica_id: str | None = None
+    attempts: int = 1
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Counted inside ``prompt_tokens``."""
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Counted inside ``completion_tokens``."""
+    tokens_estimated: bool = False
+    """The engine's own count was not seen: content events were counted, the prompt's length was estimated."""
+    first_token_ms: float | None = None
+    duration_ms: float = 0.0
+
+
+@registered
+class UsageBatch(Contract, frozen=True, kw_only=True, tag="use.gateway.batch.v1"):
+    """Requests that finished at one gateway, in the order of its spool."""
+
+    plane = "use"
+    ids = ("gateway_id",)
+    gateway_id: str
+    offset: int
+    """Position in the gateway's spool after these records: its watermark."""
+    records: tuple[RequestRecord, ...]
+
+
+@registered
+class GatewayRates(Telemetry, frozen=True, kw_only=True, tag="tel.gateway.rates.v1"):
+    """What one gateway did lately, twice a second."""
+
+    ids = ("gateway_id",)
+    gateway_id: str
+    requests: dict[str, int] = {}
+    """Key id to requests in the last minute."""
+    tokens: dict[str, int] = {}
+    in_flight: dict[str, int] = {}
+    """Replica id to requests in flight."""
+    last_used: dict[str, datetime] = {}
+    """Model to when a request for it last finished."""

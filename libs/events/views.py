@@ -1,0 +1,154 @@
+"""What the key-value buckets hold. Each bucket has one writer and can be rebuilt from the log."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from .contract import Value
+from .library import WeightFile
+from .tenancy import Role
+
+
+class Endpoint(Value, frozen=True, kw_only=True):
+    replica_id: str
+    url: str
+    """Base URL without ``/v1``."""
+    machine_id: str
+    served_name: str
+    """What the engine calls the model."""
+    generation: int = 1
+    """With the replica id and the fleet secret it gives the engine's API key."""
+    parallel: int = 4
+    draining: bool = False
+
+
+class Route(Value, frozen=True, kw_only=True):
+    """Bucket ``routes``, key: model. Written by the scheduler. A model with no endpoint stays listed."""
+
+    model: str
+    aliases: tuple[str, ...] = ()
+    context_length: int
+    max_output_tokens: int | None = None
+    capabilities: tuple[str, ...] = ()
+    created_at: datetime
+    endpoints: tuple[Endpoint, ...] = ()
+    position: int = 0
+    """Sequence in EVENTS this was derived from."""
+
+
+class WeightsWanted(Value, frozen=True, kw_only=True):
+    name: str
+    version: str
+    files: tuple[WeightFile, ...]
+    mirrors: tuple[str, ...]
+    """Base URLs, any of which serves it."""
+
+
+class ShardWanted(Value, frozen=True, kw_only=True):
+    """What a node needs to know to run one shard."""
+
+    shard_id: str
+    replica_id: str
+    model: str
+    served_name: str
+    profile: str
+    engine: str
+    generation: int = 1
+    devices: tuple[str, ...] = ()
+    cores: int = 0
+    memory_mb: int = 0
+    context_length: int = 4096
+    parallel: int = 4
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    startup_timeout_s: int = 1200
+    weights: WeightsWanted | None = None
+    sealed_key: str | None = None
+    """The engine's API key, sealed to the machine's public key (hex)."""
+    draining: bool = False
+
+
+class Desired(Value, frozen=True, kw_only=True):
+    """Bucket ``desired``, key: machine id. Written by the scheduler: the whole of what should run there."""
+
+    machine_id: str
+    generation: int
+    """Sequence in EVENTS this was derived from; an older one never replaces a newer one."""
+    shards: tuple[ShardWanted, ...] = ()
+
+
+class NodeView(Value, frozen=True, kw_only=True):
+    """Bucket ``nodes``, key: machine id. Written by the scheduler, for people and dashboards."""
+
+    machine_id: str
+    state: str
+    address: str
+    cpu_count: int
+    memory_total_mb: int
+    gpus: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    cores_free: int = 0
+    memory_free_mb: int = 0
+    shards: tuple[str, ...] = ()
+
+
+class ReplicaView(Value, frozen=True, kw_only=True):
+    replica_id: str
+    profile: str
+    state: str
+    machines: tuple[str, ...]
+    url: str | None = None
+    reason: str = ""
+
+
+class ModelView(Value, frozen=True, kw_only=True):
+    """Bucket ``models``, key: model. Written by the scheduler."""
+
+    model: str
+    wanted: int
+    ready: int
+    state: str
+    fingerprint: str
+    reason: str = ""
+    replicas: tuple[ReplicaView, ...] = ()
+
+
+class KeyView(Value, frozen=True, kw_only=True):
+    """Bucket ``keys``, key: SHA-256 of the key (hex). Written by accounting: the effective result of the tree."""
+
+    key_id: str
+    project: str
+    roles: tuple[Role, ...] = ("client",)
+    models: tuple[str, ...] | None = None
+    """None: all."""
+    rpm: int | None = None
+    tpm: int | None = None
+    project_rpm: int | None = None
+    project_tpm: int | None = None
+    policies: tuple[str, ...] = ()
+    expires_at: datetime | None = None
+    revoked: bool = False
+    position: int = 0
+
+
+class Spend(Value, frozen=True, kw_only=True):
+    """Bucket ``spend``, key: key id. Written by accounting from PostgreSQL."""
+
+    key_id: str
+    period: str
+    """``2026-11``: the UTC month."""
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost_micros: int
+    watermarks: dict[str, int] = {}
+    """Gateway id to the spool position up to which its requests are counted in this."""
+
+
+class LibraryEntry(Value, frozen=True, kw_only=True):
+    """Bucket ``library``, key: name. Written by the mirror."""
+
+    name: str
+    versions: dict[str, tuple[WeightFile, ...]]
+    latest: str
+    mirrors: tuple[str, ...] = ()
