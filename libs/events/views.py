@@ -152,3 +152,7 @@ class LibraryEntry(Value, frozen=True, kw_only=True):
     versions: dict[str, tuple[WeightFile, ...]]
     latest: str
     mirrors: tuple[str, ...] = ()
+    source: str = ""
+    """Where the latest version came from."""
+    licence: str = ""
+    """Of the latest version."""
