@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .contract import Event, registered
+from .contract import Event, Telemetry, registered
 
 
 class Elected(Event, frozen=True, kw_only=True, tag="service.elected.v0"):
@@ -35,3 +35,11 @@ ELECTIONS: dict[str, type[Elected]] = {
     "guard": GuardElected,
     "mirror": MirrorElected,
 }
+
+
+@registered
+class SchedulerPulse(Telemetry, frozen=True, kw_only=True, tag="tel.scheduler.pulse.v1"):
+    """The leader's own voice. While it does not hear itself, the silence of machines says nothing about them."""
+
+    ids = ("instance",)
+    instance: str

@@ -100,6 +100,7 @@ class MachineSample(Telemetry, frozen=True, kw_only=True, tag="tel.machine.sampl
     disk_free_mb: dict[str, int] = {}
     gpus: tuple[GpuSample, ...] = ()
     shards: tuple[ShardSample, ...] = ()
+    """Every shard of which a process is there."""
     fetching: dict[str, str] = {}
     """Weights being fetched: name to ``done/total bytes``."""
 

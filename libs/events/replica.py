@@ -35,6 +35,8 @@ class ReplicaPlaced(ReplicaEvent, frozen=True, kw_only=True, tag="replica.placed
     explanation: Explanation
     reason: str = ""
     """Why one more was wanted."""
+    weights: str = ""
+    """``NAME@VERSION`` in the library, as it was when the replica was placed; empty: it needs none."""
 
 
 @registered
@@ -58,6 +60,13 @@ class ReplicaFailed(ReplicaEvent, frozen=True, kw_only=True, tag="replica.failed
 @registered
 class ReplicaDraining(ReplicaEvent, frozen=True, kw_only=True, tag="replica.draining.v1"):
     """No new requests; it is stopped when those in flight are done or the grace is over."""
+
+    reason: str
+
+
+@registered
+class ReplicaStopping(ReplicaEvent, frozen=True, kw_only=True, tag="replica.stopping.v1"):
+    """The grace for requests in flight is over: what is left of it is stopped now."""
 
     reason: str
 
