@@ -1,0 +1,16 @@
+"""How a command says that it could not be done: one sentence on stderr, exit code 1, never a traceback."""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+import click
+
+
+class Failed(click.ClickException):
+    """What was wrong, what was found, what to do."""
+
+    exit_code = 1
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"llmgw: {self.message}", file=file, err=file is None)

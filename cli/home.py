@@ -1,0 +1,151 @@
+"""The state directory of one cluster on this machine: where everything lies, and what was remembered."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO, Literal
+
+import msgspec
+
+from cli.failure import Failed
+from cli.processes import Seen
+
+Phase = Literal["starting", "ready", "failed", "stopping", "stopped"]
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """``endpoint.json``: how to reach a cluster that answers. Holds keys: mode 0600."""
+
+    base_url: str
+    client_key: str
+    admin_key: str
+    nats_url: str
+    postgres_dsn: str
+
+
+class PartSeen(msgspec.Struct, frozen=True):
+    """A part of a running cluster."""
+
+    process: Seen
+    restarts: int = 0
+
+
+class Record(msgspec.Struct):
+    """``up.json``: what the next ``up`` or ``down`` must know."""
+
+    phase: Phase = "stopped"
+    reason: str = ""
+    """What it waits for, or why it failed."""
+    up: Seen | None = None
+    ports: dict[str, int] = {}
+    """Part to port; kept from one start to the next."""
+    parts: dict[str, PartSeen] = {}
+    agents: tuple[str, ...] = ()
+    """Machine ids of the node agents: their engines must be stopped too."""
+
+
+def default() -> Path:
+    """``/var/lib/llmgw`` for root under systemd, else below the user's state directory."""
+    if os.geteuid() == 0 and "INVOCATION_ID" in os.environ and Path("/run/systemd/system").exists():
+        return Path("/var/lib/llmgw")
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "llmgw"
+
+
+class Home:
+    """One state directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    def make(self) -> None:
+        """Create the directories. Raises Failed."""
+        try:
+            # PostgreSQL may run as another user and must pass; everything secret below is closed by itself.
+            self.root.mkdir(parents=True, exist_ok=True)
+            for name in ("identities", "secrets", "settings", "logs", "data"):
+                (self.root / name).mkdir(exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise Failed(
+                f"the state directory {self.root} cannot be made ({error.strerror}): use --state-dir"
+            ) from None
+
+    @property
+    def endpoint_file(self) -> Path:
+        return self.root / "endpoint.json"
+
+    @property
+    def record_file(self) -> Path:
+        return self.root / "up.json"
+
+    @property
+    def nats(self) -> Path:
+        return self.root / "nats"
+
+    @property
+    def postgres(self) -> Path:
+        return self.root / "postgres"
+
+    def identity(self, name: str) -> Path:
+        return self.root / "identities" / f"{name}.nk"
+
+    def secret(self, name: str) -> Path:
+        return self.root / "secrets" / name
+
+    def settings(self, part: str) -> Path:
+        return self.root / "settings" / f"{part}.yaml"
+
+    def log(self, part: str) -> Path:
+        return self.root / "logs" / f"{part}.log"
+
+    def data(self, part: str) -> Path:
+        return self.root / "data" / part
+
+    def record(self) -> Record:
+        """What was remembered; an empty record when there is none. Raises Failed."""
+        try:
+            return msgspec.json.decode(self.record_file.read_bytes(), type=Record)
+        except FileNotFoundError:
+            return Record()
+        except (OSError, msgspec.DecodeError) as error:
+            raise Failed(f"{self.record_file} cannot be read ({error}): remove it if no llmgw runs there") from None
+
+    def remember(self, record: Record) -> None:
+        write_private(self.record_file, msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+
+    def endpoint(self) -> Endpoint:
+        """How to reach the cluster. Raises Failed."""
+        try:
+            return msgspec.json.decode(self.endpoint_file.read_bytes(), type=Endpoint)
+        except FileNotFoundError:
+            raise Failed(
+                f"no cluster answers in {self.root}: start one there with `llmgw up`, name another --state-dir, "
+                "or give --nats and --credentials"
+            ) from None
+        except (OSError, msgspec.DecodeError) as error:
+            raise Failed(f"{self.endpoint_file} cannot be read: {error}") from None
+
+    def lock(self) -> IO[str]:
+        """Held by the one ``up`` of this directory for as long as it lives. Raises Failed."""
+        handle = (self.root / "up.lock").open("a+")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            handle.close()
+            up = self.record().up
+            who = f" (pid {up.pid})" if up else ""
+            raise Failed(
+                f"llmgw is up already in {self.root}{who}: stop it with `llmgw down --state-dir {self.root}`, "
+                "or give this one another --state-dir"
+            ) from None
+        return handle
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace a file as a whole; only its owner may read it."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        out.write(content)
+    beside.replace(path)

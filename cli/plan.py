@@ -1,0 +1,226 @@
+"""What ``apply`` would do: the difference between what is declared and what is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from cli.declared import KINDS, Item, Kind, OrgPart, ProjectPart, Sections, Spec, TeamPart, Weights
+from libs.events import commands
+from libs.events.contract import Command
+from libs.events.model import ModelSpec
+from libs.events.policy import PolicySpec
+from libs.events.tenancy import OrgSpec, Price, ProjectSpec, TeamSpec
+
+
+class Current(msgspec.Struct, frozen=True, kw_only=True):
+    """What the owners say there is."""
+
+    library: tuple[Weights, ...] = ()
+    versions: dict[str, tuple[str, ...]] = {}
+    """Library name to its versions."""
+    policies: tuple[PolicySpec, ...] = ()
+    orgs: tuple[OrgSpec, ...] = ()
+    teams: tuple[TeamSpec, ...] = ()
+    projects: tuple[ProjectSpec, ...] = ()
+    models: tuple[ModelSpec, ...] = ()
+    prices: tuple[Price, ...] = ()
+
+    def specs(self) -> dict[tuple[Kind, str], Spec]:
+        """By kind and name."""
+        found: dict[tuple[Kind, str], Spec] = {}
+        found |= {("library", one.name): one for one in self.library}
+        found |= {("policy", one.name): one for one in self.policies}
+        found |= {("org", one.name): one for one in self.orgs}
+        found |= {("team", f"{one.org}/{one.name}"): one for one in self.teams}
+        found |= {("project", f"{one.org}/{one.team}/{one.name}"): one for one in self.projects}
+        found |= {("model", one.name): one for one in self.models}
+        found |= {("price", one.model): one for one in self.prices}
+        return found
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One field, as text. ``None``: not there."""
+
+    path: str
+    before: str | None
+    after: str | None
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One command to send."""
+
+    action: Literal["add", "change", "remove"]
+    kind: Kind
+    name: str
+    command: Command
+    changes: tuple[Change, ...] = ()
+    item: Item | None = None
+    """Where it was declared; None for what is removed because no file declares it."""
+    awaits: frozenset[str] = frozenset()
+    """Fields of the command that refer to what an earlier step adds: an owner cannot know it before that."""
+
+
+def plan(items: Iterable[Item], current: Current) -> list[Step]:
+    """What must be sent so that everything declared is so. What is declared nowhere stays."""
+    there = current.specs()
+    wanted = list(items)
+    added = {(item.kind, item.name) for item in wanted if (item.kind, item.name) not in there}
+    steps = []
+    for item in wanted:
+        before = there.get((item.kind, item.name))
+        changes = differences(before, item.spec)
+        if changes:
+            steps.append(
+                Step(
+                    action="add" if before is None else "change",
+                    kind=item.kind,
+                    name=item.name,
+                    command=command_for(item.spec),
+                    changes=changes,
+                    item=item,
+                    awaits=_awaits(item.spec, added),
+                )
+            )
+    return steps
+
+
+def pruning(items: Iterable[Item], current: Current) -> list[Step]:
+    """What must be removed so that nothing is there which no file declares. Prices stay: they have no removal."""
+    declared = {(item.kind, item.name) for item in items}
+    steps = []
+    there = current.specs()
+    for kind, name in sorted(there, key=lambda one: (-KINDS.index(one[0]), one[1])):
+        if (kind, name) in declared:
+            continue
+        for command in _removals(kind, name, current):
+            changes = differences(there[kind, name], None)
+            steps.append(Step(action="remove", kind=kind, name=name, command=command, changes=changes))
+    return steps
+
+
+def sections(current: Current) -> Sections:
+    """What is, in the form of a file."""
+    teams = {
+        (team.org, team.name): TeamPart(
+            name=team.name,
+            allowance=team.allowance,
+            projects=tuple(
+                ProjectPart(name=one.name, allowance=one.allowance)
+                for one in current.projects
+                if (one.org, one.team) == (team.org, team.name)
+            ),
+        )
+        for team in current.teams
+    }
+    return Sections(
+        library=current.library,
+        policies=current.policies,
+        orgs=tuple(
+            OrgPart(
+                name=org.name,
+                allowance=org.allowance,
+                teams=tuple(part for (owner, _), part in teams.items() if owner == org.name),
+            )
+            for org in current.orgs
+        ),
+        models=current.models,
+        prices=current.prices,
+    )
+
+
+def command_for(spec: Spec) -> Command:
+    """The command that makes it so."""
+    match spec:
+        case Weights():
+            return commands.ImportVersion(name=spec.name, source=spec.source, licence=spec.licence)
+        case PolicySpec():
+            return commands.DefinePolicy(spec=spec)
+        case OrgSpec():
+            return commands.DefineOrg(spec=spec)
+        case TeamSpec():
+            return commands.DefineTeam(spec=spec)
+        case ProjectSpec():
+            return commands.DefineProject(spec=spec)
+        case ModelSpec():
+            return commands.DefineModel(spec=spec)
+        case Price():
+            return commands.DefinePrice(price=spec)
+
+
+def _removals(kind: Kind, name: str, current: Current) -> list[Command]:
+    match kind:
+        case "library":
+            versions = current.versions.get(name, ())
+            return [commands.RemoveVersion(name=name, version=version) for version in versions]
+        case "policy":
+            return [commands.RemovePolicy(policy=name)]
+        case "org":
+            return [commands.RemoveOrg(org=name)]
+        case "team":
+            return [commands.RemoveTeam(team=name)]
+        case "project":
+            return [commands.RemoveProject(project=name)]
+        case "model":
+            return [commands.RemoveModel(model=name)]
+        case "price":
+            return []
+
+
+def _awaits(spec: Spec, added: set[tuple[Kind, str]]) -> frozenset[str]:
+    awaited = set()
+    match spec:
+        case TeamSpec() if ("org", spec.org) in added:
+            awaited.add("org")
+        case ProjectSpec():
+            if ("org", spec.org) in added:
+                awaited.add("org")
+            if ("team", f"{spec.org}/{spec.team}") in added:
+                awaited |= {"org", "team"}
+        case ModelSpec() if spec.source:
+            if ("library", spec.source.removeprefix("library:").partition("@")[0]) in added:
+                awaited.add("source")
+        case Price() if ("model", spec.model) in added:
+            awaited.add("model")
+    if isinstance(spec, OrgSpec | TeamSpec | ProjectSpec):
+        if any(("policy", name) in added for name in spec.allowance.policies):
+            awaited.add("allowance.policies")
+        if any(("model", name) in added for name in spec.allowance.models or ()):
+            awaited.add("allowance.models")
+    return frozenset(awaited)
+
+
+def differences(before: Any, after: Any) -> tuple[Change, ...]:
+    """The fields that differ; of something new or gone, those that are not at their defaults."""
+    old, new = _flat(before), _flat(after)
+    changes = []
+    for path in [*new, *(path for path in old if path not in new)]:
+        was, will = old.get(path), new.get(path)
+        if was != will:
+            changes.append(Change(path, None if was is None else _text(was), None if will is None else _text(will)))
+    return tuple(changes)
+
+
+def _flat(value: Any, path: str = "") -> dict[str, Any]:
+    if value is None:
+        return {}
+    if isinstance(value, msgspec.Struct):
+        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+    elif isinstance(value, dict):
+        fields = value
+    elif isinstance(value, tuple) and any(isinstance(one, msgspec.Struct) for one in value):
+        fields = {f"[{one.name if hasattr(one, 'name') else number}]": one for number, one in enumerate(value)}
+    else:
+        return {} if value in ((), "") else {path: value}
+    flat: dict[str, Any] = {}
+    for name, child in fields.items():
+        flat |= _flat(child, f"{path}{name}" if name.startswith("[") else f"{path}.{name}" if path else name)
+    return flat
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(str(one) for one in value)
+    return "yes" if value is True else "no" if value is False else str(value)
