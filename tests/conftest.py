@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from libs.bus import Bus, BusSettings, connect, ensure
+from libs.bus.memory import MemoryCluster
 from libs.testing.nats import NatsServer
 from libs.testing.postgres import PostgresServer
 
@@ -23,20 +23,18 @@ def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
 
 
 @pytest.fixture
-async def bus(nats_server: NatsServer) -> AsyncIterator[Any]:
+async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
     """A bus on the real server, with its topology in place, as the operator."""
-    library = importlib.import_module("libs.bus")
-    topology = importlib.import_module("libs.bus.topology")
-    connected = await library.connect(library.BusSettings(url=nats_server.url, identity="operator"))
-    await topology.ensure(connected)
+    connected = await connect(BusSettings(url=nats_server.url, identity="operator"))
+    await ensure(connected)
     yield connected
     await connected.close()
 
 
 @pytest.fixture
-async def memory_bus() -> AsyncIterator[Any]:
+async def memory_bus() -> AsyncIterator[Bus]:
     """The bus in memory, with the same behaviour."""
-    connected = importlib.import_module("libs.bus.memory").MemoryBus()
+    connected = MemoryCluster().bus()
     yield connected
     await connected.close()
 

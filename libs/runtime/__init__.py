@@ -1,0 +1,1 @@
+"""What every service process stands on: settings, secrets, logs, metrics, traces, clock, and its life."""
