@@ -36,6 +36,10 @@ class VersionRemoved(Event, frozen=True, kw_only=True, tag="library.version_remo
     ids = ("name",)
     name: str
     version: str
+    freed_bytes: int = 0
+    """Of files no other version has: every mirror deletes its copies."""
+    kept_bytes: int = 0
+    """Of files it shared with versions that stay."""
 
 
 @registered

@@ -117,6 +117,8 @@ class VerdictRecord(Value, frozen=True, kw_only=True):
     allow: bool
     findings: tuple[Finding, ...] = ()
     elapsed_us: int = 0
+    problem: str | None = None
+    """Why it could not be judged."""
 
 
 @registered
