@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from libs.bus import Bus, BusSettings, connect, ensure
+import libs.bus
+from libs.bus import Bus, BusSettings
 from libs.bus.memory import MemoryCluster
 from libs.testing.nats import NatsServer
 from libs.testing.postgres import PostgresServer
@@ -23,20 +24,40 @@ def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
 
 
 @pytest.fixture
-async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
-    """A bus on the real server, with its topology in place, as the operator."""
-    connected = await connect(BusSettings(url=nats_server.url, identity="operator"))
-    await ensure(connected)
-    yield connected
-    await connected.close()
+async def connect_as(nats_server: NatsServer) -> AsyncIterator[Callable[[str], Awaitable[Bus]]]:
+    """``await connect_as("scheduler")``: another bus on this test's server, under that identity; topology in place."""
+    connected: list[Bus] = []
+
+    async def connect(identity: str) -> Bus:
+        bus = await libs.bus.connect(BusSettings(url=nats_server.url, identity=identity))
+        connected.append(bus)
+        if len(connected) == 1:
+            await libs.bus.ensure(bus)
+        return bus
+
+    yield connect
+    for bus in connected:
+        await bus.close()
 
 
 @pytest.fixture
-async def memory_bus() -> AsyncIterator[Bus]:
-    """The bus in memory, with the same behaviour."""
-    connected = MemoryCluster().bus()
-    yield connected
-    await connected.close()
+async def bus(connect_as: Callable[[str], Awaitable[Bus]]) -> Bus:
+    """A bus on the real server, with its topology in place, as the operator."""
+    return await connect_as("operator")
+
+
+@pytest.fixture
+def memory_cluster() -> MemoryCluster:
+    """A bus in memory with the same behaviour: ``memory_cluster.bus("scheduler")`` for each identity."""
+    return MemoryCluster()
+
+
+@pytest.fixture
+async def memory_bus(memory_cluster: MemoryCluster) -> AsyncIterator[Bus]:
+    """A bus in memory, as the operator."""
+    bus = memory_cluster.bus("operator")
+    yield bus
+    await bus.close()
 
 
 @pytest.fixture(scope="session")
