@@ -1,0 +1,307 @@
+"""How a service that owns something decides: one instance at a time, fenced, from the log alone.
+
+Every instance follows the log into the same pure state. The one that holds the lease writes an election into
+the log, and from then on appends decisions that the server accepts only while no newer election stands there.
+A decision is folded back through the log before the next is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+from libs.events import BadPayload, Command, Event, UnknownTag, decode, tag_of
+from libs.events.commands import Outcome, Problem
+from libs.events.leadership import ELECTIONS
+from libs.events.questions import Examined
+from libs.events.refusal import Refused
+from libs.events.subjects import elected as elected_subject
+
+from .bus import Bus, Fence, NotLeader
+from .delivery import MESSAGE_ID, REPLY, Delivery
+from .follow import Follower
+from .lease import RENEW_S
+from .transport import BusAway, RawMessage
+from .work import Again, Worker
+
+log = logging.getLogger("llmgw.bus")
+
+S = TypeVar("S")
+REMEMBER = timedelta(hours=2)
+"""A command may be redelivered while it is in its stream (one hour); the server's own memory is two minutes."""
+MOST_ROUNDS = 200
+"""Rounds of reacting to one's own decisions after which they are taken not to settle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    at: datetime
+    tag: str
+    sequence: int
+
+
+class Authority(Generic[S]):
+    """Decides for one service while it holds the lease; holds its state always.
+
+    ``evolve(state, event, position)`` folds one event and returns the state.
+    ``decide(state, command, command_id, now)`` returns the event a command causes, None when nothing changes, or
+    raises Refused. ``work`` may follow it with I/O and returns the event to append in its place.
+    ``react(state, now)`` returns what should be decided without a command, as (cause, event); it is asked again
+    after every fold and every ``tick_s`` until it returns nothing, so it must be settled by its own events.
+    ``on_change(state, position)`` writes the views; leader only.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        service: str,
+        instance: str,
+        *,
+        subjects: Sequence[str],
+        initial: S,
+        evolve: Callable[[S, Event, int], S],
+        decide: Callable[[S, Any, str, datetime], Event | None],
+        work: Callable[[Any, str, Event | None], Awaitable[Event | None]] | None = None,
+        react: Callable[[S, datetime], Sequence[tuple[str, Event]]] | None = None,
+        on_change: Callable[[S, int], Awaitable[None]] | None = None,
+        owns: Sequence[str] = (),
+        tick_s: float = 1.0,
+    ) -> None:
+        self._bus = bus
+        self._service = service
+        self.instance = instance
+        elections = elected_subject(service)
+        covered = any(s in ("llmgw.evt.>", elections) for s in subjects)
+        self._subjects = tuple(subjects) if covered else (*subjects, elections)
+        self._evolve = evolve
+        self._decide = decide
+        self._work = work
+        self._react = react
+        self._on_change = on_change
+        self._owns = frozenset(owns)
+        self._tick_s = tick_s
+        self._lease = bus.lease(service, instance)
+        self._deciding = asyncio.Lock()
+        self._dirty = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._applied: dict[str, Applied] = {}
+        self._fence: Fence | None = None
+        self._follower: Follower | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._outdated = ""
+        self.state: S = initial
+        self.leading = False
+
+    @property
+    def position(self) -> int:
+        """Sequence of the last event folded."""
+        return self._follower.position if self._follower else 0
+
+    @property
+    def caught_up(self) -> bool:
+        return self._follower is not None and self._follower.caught_up.is_set()
+
+    def not_ready(self) -> list[str]:
+        """Why it should not be relied on yet; a standby is ready."""
+        reasons = [] if self.caught_up else [f"{self._service} has not read the log to its end yet"]
+        if self._outdated:
+            reasons.append(self._outdated)
+        return reasons
+
+    async def start(self) -> None:
+        self._follower = await self._bus.follow("EVENTS", self._subjects, self._fold, on_unknown=self._unknown)
+        self._task = asyncio.create_task(self._run(), name=f"{self._service} authority")
+
+    async def stop(self) -> None:
+        """Give the lease back and end; a standby takes over at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._follower is not None:
+            await self._follower.stop()
+
+    def poke(self) -> None:
+        """Something outside the log changed that ``react`` looks at."""
+        self._dirty.set()
+
+    def examine(self, command: str) -> Examined:
+        """What would become of a command (its JSON text) now."""
+        try:
+            message = decode(command.encode())
+            if not isinstance(message, Command):
+                return Examined(problems=(Problem(path="type", message=f"{tag_of(message)} is not a command"),))
+            event = self._decide(self.state, message, "examined", datetime.now(UTC))
+        except Refused as refused:
+            return Examined(problems=refused.problems)
+        except (UnknownTag, BadPayload) as error:
+            return Examined(problems=(Problem(path="", message=str(error)),))
+        return Examined(unchanged=event is None and self._work is None)
+
+    # the log
+
+    async def _fold(self, delivery: Delivery) -> None:
+        event = delivery.message
+        assert isinstance(event, Event)
+        self.state = self._evolve(self.state, event, delivery.sequence)
+        if delivery.cause.startswith("c-"):
+            self._remember(delivery)
+        if self._fence and delivery.sequence > self._fence.sequence and delivery.subject == self._fence.subject:
+            self._lose("a newer leader was elected")
+        self._dirty.set()
+
+    def _remember(self, delivery: Delivery) -> None:
+        self._applied[delivery.cause] = Applied(delivery.time, delivery.tag, delivery.sequence)
+        for cause, applied in list(self._applied.items()):
+            if delivery.time - applied.at <= REMEMBER:
+                break
+            del self._applied[cause]
+
+    async def _unknown(self, raw: RawMessage) -> None:
+        aggregate = raw.subject.split(".")[2]
+        if aggregate in self._owns:
+            self._outdated = (
+                f"the log holds {raw.subject}, which this version does not know: a newer {self._service} must lead"
+            )
+            self._lose(self._outdated)
+
+    # leading
+
+    def _lose(self, why: str) -> None:
+        if self.leading:
+            log.warning("%s stops leading: %s", self._service, why)
+        self._lost.set()
+
+    async def _run(self) -> None:
+        assert self._follower is not None
+        await self._follower.caught_up.wait()
+        try:
+            while True:
+                if self._outdated or not await self._lease.take():
+                    await asyncio.sleep(0.5)
+                    continue
+                try:
+                    await self._lead()
+                except (NotLeader, BusAway, TimeoutError) as why:
+                    log.warning("%s did not come to lead: %s", self._service, why)
+                    await asyncio.sleep(0.5)
+        except Exception as error:
+            log.exception("%s cannot decide", self._service)
+            self._bus.fail(f"{self._service} cannot decide: {type(error).__name__}: {error}")
+        finally:
+            await asyncio.shield(self._lease.release())
+
+    async def _lead(self) -> None:
+        assert self._follower is not None
+        self._lost.clear()
+        event = ELECTIONS[self._service](at=datetime.now(UTC), instance=self.instance)
+        sequence = await self._bus.append(event, cause=f"{self._service}:elected:{os.urandom(8).hex()}")
+        self._fence = Fence(elected_subject(self._service), sequence)
+        renewing = asyncio.create_task(self._renew())
+        worker: Worker | None = None
+        try:
+            await self._follower.reached(sequence)
+            self.leading = True
+            log.info("%s %s leads from sequence %d on", self._service, self.instance, sequence)
+            await self._refresh()
+            worker = await self._bus.work(f"cmd-{self._service}", self._commands, batch=1)
+            await self._reacting()
+        finally:
+            self.leading = False
+            self._fence = None
+            renewing.cancel()
+            if worker is not None:
+                await worker.stop()
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            if not await self._lease.renew():
+                self._lose("the lease was lost")
+                return
+
+    async def _reacting(self) -> None:
+        self._dirty.set()
+        while not self._lost.is_set():
+            waiting = [asyncio.ensure_future(self._dirty.wait()), asyncio.ensure_future(self._lost.wait())]
+            await asyncio.wait(waiting, timeout=self._tick_s, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
+            self._dirty.clear()
+            try:
+                async with self._deciding:
+                    await self._settle()
+                    await self._refresh()
+            except NotLeader as why:
+                self._lose(str(why))
+            except (BusAway, TimeoutError) as why:
+                log.warning("%s could not record a decision: %s", self._service, why)
+                self._dirty.set()
+                await asyncio.sleep(0.5)
+
+    async def _settle(self) -> None:
+        if self._react is None:
+            return
+        assert self._follower is not None
+        for _ in range(MOST_ROUNDS):
+            if self._lost.is_set():
+                return
+            decisions = self._react(self.state, datetime.now(UTC))
+            if not decisions:
+                return
+            sequence = 0
+            for cause, event in decisions:
+                sequence = await self._bus.append(event, cause=cause, fence=self._fence)
+            await self._follower.reached(sequence)
+        log.error("%s does not settle: it keeps deciding %s", self._service, decisions[0])
+
+    async def _refresh(self) -> None:
+        if self._on_change is not None and not self._lost.is_set():
+            await self._on_change(self.state, self.position)
+
+    # commands
+
+    async def _commands(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            command_id = delivery.headers.get(MESSAGE_ID, "")
+            try:
+                outcome = await self._carry_out(delivery, command_id)
+            except NotLeader as why:
+                self._lose(str(why))
+                raise Again("another instance leads now", 0.1) from None
+            except BusAway as why:
+                raise Again(f"the bus is away: {why}") from None
+            reply = delivery.headers.get(REPLY)
+            if reply:
+                await self._bus.reply(reply, outcome)
+
+    async def _carry_out(self, delivery: Delivery, command_id: str) -> Outcome:
+        assert self._follower is not None
+        applied = self._applied.get(command_id)
+        if applied is not None:
+            return Outcome(command_id=command_id, status="done", event=applied.tag, sequence=applied.sequence)
+        try:
+            async with self._deciding:
+                event = self._decide(self.state, delivery.message, command_id, datetime.now(UTC))
+                if self._work is None:
+                    return await self._record(event, delivery, command_id)
+            event = await self._work(delivery.message, command_id, event)
+            async with self._deciding:
+                return await self._record(event, delivery, command_id)
+        except Refused as refused:
+            return Outcome(command_id=command_id, status="refused", message=str(refused), problems=refused.problems)
+
+    async def _record(self, event: Event | None, delivery: Delivery, command_id: str) -> Outcome:
+        assert self._follower is not None
+        if event is None:
+            return Outcome(command_id=command_id, status="unchanged")
+        if self._fence is None or self._lost.is_set():
+            raise NotLeader("the lease was lost")
+        sequence = await self._bus.append(event, cause=command_id, actor=delivery.actor, fence=self._fence)
+        await self._follower.reached(sequence)
+        await self._refresh()
+        return Outcome(command_id=command_id, status="done", event=tag_of(event), sequence=sequence)

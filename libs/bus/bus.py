@@ -1,0 +1,345 @@
+"""The bus as services use it, over any transport."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from opentelemetry import trace
+from opentelemetry.propagate import inject
+
+from libs.events import (
+    BadPayload,
+    Command,
+    Contract,
+    Question,
+    UnknownTag,
+    decode_as,
+    encode,
+    pattern_of,
+    subject_of,
+    tag_of,
+)
+from libs.events.commands import Outcome
+from libs.events.refusal import Refused
+
+from .delivery import ACTOR, CAUSE, MESSAGE_ID, REPLY, TYPE, Delivery
+from .follow import Follower
+from .lease import Lease
+from .metrics import APPEND_SECONDS, APPENDED, SKIPPED
+from .topology import CONSUMERS
+from .transport import (
+    Answerer,
+    AskFailed,
+    BusAway,
+    BusError,
+    Expectation,
+    RawMessage,
+    Reply,
+    Start,
+    Stop,
+    Transport,
+    WrongSequence,
+)
+from .view import View
+from .work import Worker
+
+log = logging.getLogger("llmgw.bus")
+
+T = TypeVar("T")
+RETRY_FOR_S = 15.0
+"""Loss of a stream's leader on three replicas took about seven seconds; twice that is tried."""
+VERSION = "0.1.0"
+
+
+@dataclass(frozen=True)
+class BusSettings:
+    url: str = "nats://127.0.0.1:4222"
+    """Comma-separated for a cluster."""
+    credentials: Path | None = None
+    """File with the nkey seed of the identity."""
+    identity: str = "operator"
+    name: str = ""
+    """Shown in ``nats server report connections``."""
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Lets a message through only while no newer election stands on ``subject``."""
+
+    subject: str
+    sequence: int
+
+
+class NotLeader(BusError):
+    """The fence held: somebody newer leads."""
+
+
+class Unanswered(BusError):
+    """A command is logged, but no outcome came in time. It is carried out when its owner is back."""
+
+
+class Bus:
+    """Append, follow, work, views, leases, commands and questions for one identity."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self._outcomes: dict[str, asyncio.Future[Outcome]] = {}
+        self._outcome_inbox: str | None = None
+        self._stops: list[Stop] = []
+        self._tasks: list[Follower | Worker] = []
+        self.failed = asyncio.Event()
+        """Set when something broke that only a restart of the process mends; ``failure`` says what."""
+        self.failure = ""
+
+    @property
+    def identity(self) -> str:
+        return self.transport.identity
+
+    @property
+    def connected(self) -> bool:
+        return self.transport.connected
+
+    def fail(self, why: str) -> None:
+        self.failure = self.failure or why
+        self.failed.set()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            await task.stop()
+        for stop in self._stops:
+            await stop()
+        await self.transport.close()
+
+    # the log
+
+    async def append(
+        self, message: Contract, *, cause: str, actor: str | None = None, fence: Fence | None = None
+    ) -> int:
+        """Store an event or a batch of facts; returns its sequence.
+
+        The message id is made from the cause and the subject, so that the same decision made again is the same
+        message. Tries for 15 s with the same headers. Raises NotLeader when the fence held, BusAway.
+        """
+        subject = subject_of(message)
+        tag = tag_of(message)
+        headers = {
+            MESSAGE_ID: f"{cause}/{subject}",
+            TYPE: tag,
+            ACTOR: actor or self.identity,
+            CAUSE: cause,
+        }
+        _trace(headers)
+        expect = Expectation(fence.sequence, fence.subject) if fence else None
+        started = time.monotonic()
+        sequence = await self._store(subject, encode(message), headers, expect)
+        APPEND_SECONDS.observe(time.monotonic() - started)
+        APPENDED.labels(tag).inc()
+        return sequence
+
+    async def _store(self, subject: str, payload: bytes, headers: dict[str, str], expect: Expectation | None) -> int:
+        deadline = time.monotonic() + RETRY_FOR_S
+        while True:
+            try:
+                return await self.transport.store(subject, payload, headers, expect)
+            except WrongSequence:
+                # Our own earlier try may have landed without its answer reaching us.
+                landed = await self._landed(subject, headers[MESSAGE_ID])
+                if landed is not None:
+                    return landed
+                raise NotLeader(f"{subject}: a newer leader was elected") from None
+            except BusAway:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
+
+    async def _landed(self, subject: str, message_id: str) -> int | None:
+        stream = "USAGE" if subject.startswith("llmgw.use.") else "EVENTS"
+        last = await self.transport.last(stream, subject)
+        return last.sequence if last is not None and last.headers.get(MESSAGE_ID) == message_id else None
+
+    async def tell(self, message: Contract) -> None:
+        """Send a measurement or a check without waiting. Dropped when the bus is away."""
+        headers = {TYPE: tag_of(message)}
+        _trace(headers)
+        try:
+            await self.transport.publish(subject_of(message), encode(message), headers)
+        except BusAway:
+            SKIPPED.labels("bus away").inc()
+
+    async def follow(
+        self,
+        stream: str,
+        subjects: Sequence[str],
+        handler: Callable[[Delivery], Awaitable[None]],
+        start: Start = 0,
+        on_unknown: Callable[[RawMessage], Awaitable[None]] | None = None,
+    ) -> Follower:
+        """Hand every message to ``handler``, in order. What is not known or not readable is skipped and counted.
+
+        ``start``: 0 for everything, n for what comes after sequence n, ``new``, or ``last`` (the last message of
+        every subject, then on).
+        """
+
+        async def handle(raw: RawMessage) -> None:
+            try:
+                delivery = Delivery.of(raw)
+            except UnknownTag as error:
+                SKIPPED.labels("unknown tag").inc()
+                log.warning("%s sequence %d is skipped: %s", stream, raw.sequence, error)
+                if on_unknown is not None:
+                    await on_unknown(raw)
+                return
+            except BadPayload as error:
+                SKIPPED.labels("bad payload").inc()
+                log.error("%s sequence %d is skipped: %s", stream, raw.sequence, error)
+                return
+            await handler(delivery)
+
+        follower = Follower(self.transport, stream, subjects, handle, start, on_failure=self.fail)
+        self._tasks.append(follower)
+        return follower.open()
+
+    async def work(self, durable: str, handler: Callable[[list[Delivery]], Awaitable[None]], batch: int = 64) -> Worker:
+        """Work through a durable consumer of the topology. See Worker for what a handler may raise."""
+        consumer = CONSUMERS[durable]
+        worker = Worker(self.transport, consumer.stream, durable, handler, batch, consumer.ack_wait_s)
+        self._tasks.append(worker)
+        return worker.open()
+
+    def view(self, bucket: str, kind: type[T]) -> View[T]:
+        return View(self.transport, bucket, kind, self.fail)
+
+    def lease(self, service: str, instance: str) -> Lease:
+        return Lease(self.transport, service, instance)
+
+    # direct messages
+
+    async def inbox(self, callback: Callable[[bytes], Awaitable[None]]) -> str:
+        """A subject of our own that others may answer to."""
+        subject = self.transport.new_inbox()
+
+        async def handle(raw: RawMessage) -> None:
+            await callback(raw.payload)
+
+        self._stops.append(await self.transport.subscribe(subject, handle))
+        return subject
+
+    async def reply(self, subject: str, value: Any) -> None:
+        """Send a value to somebody's inbox. Lost when the bus is away."""
+        try:
+            await self.transport.publish(subject, encode(value))
+        except BusAway:
+            SKIPPED.labels("bus away").inc()
+
+    async def listen(self, contract: type[T], handler: Callable[[T], Awaitable[None]], **ids: str) -> Stop:
+        """Hear measurements as they are sent, none that were sent before."""
+
+        async def handle(raw: RawMessage) -> None:
+            try:
+                message = decode_as(contract, raw.payload)
+            except BadPayload:
+                SKIPPED.labels("bad payload").inc()
+                return
+            await handler(message)
+
+        stop = await self.transport.subscribe(pattern_of(contract, **ids), handle)  # type: ignore[arg-type]
+        self._stops.append(stop)
+        return stop
+
+    # commands
+
+    async def command(
+        self, command: Command, *, actor: str | None = None, command_id: str | None = None, timeout_s: float = 30.0
+    ) -> Outcome:
+        """Send a command to its owner and wait for what became of it.
+
+        Raises BusAway when it could not be logged, Unanswered when it is logged but no outcome came.
+        """
+        command_id = command_id or f"c-{os.urandom(10).hex()}"
+        inbox = await self._inbox_for_outcomes()
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._outcomes[command_id] = future
+        headers = {
+            MESSAGE_ID: command_id,
+            TYPE: tag_of(command),
+            ACTOR: actor or self.identity,
+            REPLY: inbox,
+        }
+        _trace(headers)
+        try:
+            await self._store(subject_of(command), encode(command), headers, None)
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            raise Unanswered(
+                f"the command is logged as {command_id}, but its owner gave no outcome within {timeout_s:g} s; "
+                "it is carried out when the owner is back (commands wait one hour)"
+            ) from None
+        finally:
+            self._outcomes.pop(command_id, None)
+
+    async def _inbox_for_outcomes(self) -> str:
+        if self._outcome_inbox is None:
+
+            async def on_outcome(payload: bytes) -> None:
+                outcome = decode_as(Outcome, payload)
+                future = self._outcomes.get(outcome.command_id)
+                if future is not None and not future.done():
+                    future.set_result(outcome)
+
+            self._outcome_inbox = await self.inbox(on_outcome)
+        return self._outcome_inbox
+
+    # questions
+
+    async def ask(self, question: Question, kind: type[T], timeout_s: float = 5.0) -> T:
+        """Ask a running service. Raises AskFailed with a sentence that is safe to show."""
+        headers = {TYPE: tag_of(question)}
+        _trace(headers)
+        subject = subject_of(question)
+        try:
+            reply = await self.transport.request(subject, encode(question), headers, timeout_s)
+        except BusAway as error:
+            owner = ".".join(subject.split(".")[2:-1])
+            raise AskFailed(f"no {owner} answered within {timeout_s:g} s: is it running? ({error})") from None
+        if reply.error is not None:
+            raise AskFailed(reply.error)
+        return decode_as(kind, reply.payload)
+
+    async def answer(
+        self,
+        service: str,
+        handlers: Mapping[type[Question], Callable[[Any], Awaitable[Any]]],
+        **ids: str,
+    ) -> None:
+        """Answer questions, as a NATS service. A handler raises Refused for an error the asker may see."""
+        endpoints: dict[str, Answerer] = {}
+        for kind, handler in handlers.items():
+            endpoints[pattern_of(kind, **ids)] = _answerer(kind, handler)
+        self._stops.append(await self.transport.serve(service, VERSION, endpoints))
+
+
+def _answerer(kind: type[Question], handler: Callable[[Any], Awaitable[Any]]) -> Answerer:
+    async def answer(payload: bytes) -> Reply:
+        try:
+            return Reply(encode(await handler(decode_as(kind, payload))))
+        except (Refused, BadPayload) as error:
+            return Reply(error=str(error))
+        except Exception:
+            log.exception("a question (%s) could not be answered", tag_of(kind))
+            return Reply(error="the service failed to answer; its log says why")
+
+    return answer
+
+
+def _trace(headers: dict[str, str]) -> None:
+    """Add the W3C trace context, when there is one."""
+    if trace.get_current_span().get_span_context().is_valid:
+        inject(headers)

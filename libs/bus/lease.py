@@ -1,0 +1,94 @@
+"""Who tries to lead: one key per service in a bucket whose entries expire.
+
+The lease only says who may try. What keeps an old leader from deciding is the fence on every decision.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+from libs.events import encode_token
+
+from .transport import BusAway, Expectation, Transport, WrongSequence
+
+TTL_S = 6.0
+"""The age at which the bucket ``leases`` drops an entry that was not renewed."""
+RENEW_S = 2.0
+
+
+class Lease:
+    """One service's lease, as one instance sees it."""
+
+    def __init__(self, transport: Transport, service: str, instance: str) -> None:
+        self._transport = transport
+        self._subject = f"$KV.leases.{encode_token(service)}"
+        self._instance = instance
+        self._value = f"{instance} {os.urandom(6).hex()}".encode()
+        self._revision: int | None = None
+        self._renewed = 0.0
+        self._began = True
+
+    @property
+    def revision(self) -> int | None:
+        """The revision at which it is held; None: it is not."""
+        return self._revision
+
+    async def take(self) -> bool:
+        """Take it if nobody has it, if it was given back, or if an earlier run of this same instance had it."""
+        asked = time.monotonic()
+        # Only a run that just began may take its own name's lease: two that run would take it from each other.
+        earlier_run, self._began = self._began, False
+        try:
+            last = await self._transport.last("KV_leases", self._subject)
+            if last is None:
+                free_at = 0
+            elif last.headers.get("KV-Operation") == "DEL" or (earlier_run and self._ours(last.payload)):
+                free_at = last.sequence
+            else:
+                return False
+            self._revision = await self._store(free_at)
+        except (WrongSequence, BusAway):
+            return False
+        self._renewed = asked
+        return True
+
+    async def renew(self) -> bool:
+        """Keep it. False when it is lost: taken by another, or not renewed for as long as it lasts."""
+        if self._revision is None:
+            return False
+        asked = time.monotonic()
+        try:
+            try:
+                self._revision = await self._store(self._revision)
+            except WrongSequence:
+                # A renewal whose answer was lost may have landed.
+                last = await self._transport.last("KV_leases", self._subject)
+                if last is None or last.payload != self._value:
+                    self._revision = None
+                    return False
+                self._revision = await self._store(last.sequence)
+            self._renewed = asked
+        except WrongSequence:
+            self._revision = None
+        except BusAway:
+            if time.monotonic() - self._renewed > TTL_S:
+                self._revision = None
+        return self._revision is not None
+
+    def _ours(self, value: bytes) -> bool:
+        return value.split(b" ")[0].decode() == self._instance
+
+    async def _store(self, after: int) -> int:
+        return await self._transport.store(self._subject, self._value, {}, Expectation(after))
+
+    async def release(self) -> None:
+        """Give it back, so that a standby need not wait for it to expire."""
+        if self._revision is None:
+            return
+        with suppress(WrongSequence, BusAway):
+            await self._transport.store(
+                self._subject, b"", {"KV-Operation": "DEL"}, Expectation(self._revision), timeout_s=1.0
+            )
+        self._revision = None

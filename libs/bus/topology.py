@@ -1,0 +1,217 @@
+"""Streams, buckets and durable consumers, as data. Only ``ensure`` creates or changes them; services ``verify``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from .lease import TTL_S
+from .nats_transport import ApiRefused, NatsTransport
+from .transport import BusAway, Misconfigured
+
+log = logging.getLogger("llmgw.bus")
+
+SECOND = 10**9
+"""JetStream's durations are nanoseconds."""
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Stream:
+    name: str
+    config: dict[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Consumer:
+    durable: str
+    stream: str
+    subjects: tuple[str, ...]
+    ack_wait_s: float = 30.0
+    max_ack_pending: int = 1000
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {
+            "durable_name": self.durable,
+            "ack_policy": "explicit",
+            "deliver_policy": "all",
+            "replay_policy": "instant",
+            "ack_wait": int(self.ack_wait_s * SECOND),
+            "max_deliver": -1,  # the worker parks what fails too often, with the reason
+            "max_ack_pending": self.max_ack_pending,
+            "filter_subjects": list(self.subjects),
+        }
+
+
+def _stream(name: str, subjects: list[str], **options: Any) -> Stream:
+    config = {
+        "name": name,
+        "subjects": subjects,
+        "retention": "limits",
+        "storage": "file",
+        "discard": "old",
+        "max_age": 0,
+        "max_bytes": -1,
+        "max_msgs": -1,
+        "max_msgs_per_subject": -1,
+        "max_msg_size": -1,
+        "duplicate_window": 120 * SECOND,
+        "allow_direct": True,
+    }
+    config |= options
+    if config["max_age"]:
+        config["duplicate_window"] = min(config["duplicate_window"], config["max_age"])
+    return Stream(name, config)
+
+
+def _bucket(name: str, **options: Any) -> Stream:
+    return _stream(
+        f"KV_{name}",
+        [f"$KV.{name}.>"],
+        max_msgs_per_subject=1,
+        allow_rollup_hdrs=True,
+        deny_delete=True,
+        discard="new",
+        **options,
+    )
+
+
+STREAMS: tuple[Stream, ...] = (
+    # What changes state. No age limit: state is rebuilt from its beginning. Nobody may delete from it.
+    _stream("EVENTS", ["llmgw.evt.>"], deny_delete=True, deny_purge=True),
+    # Many facts; PostgreSQL keeps them for good. A week is how long PostgreSQL may be away.
+    _stream("USAGE", ["llmgw.use.>"], max_age=7 * 86400 * SECOND, max_bytes=8192 * MIB),
+    # A command nobody took for an hour is no longer what its sender wants.
+    _stream("COMMANDS", ["llmgw.cmd.>"], retention="workqueue", max_age=3600 * SECOND),
+    # Prompts: in memory only, and gone after a minute whatever happens.
+    _stream(
+        "CHECKS",
+        ["llmgw.chk.>"],
+        retention="workqueue",
+        storage="memory",
+        max_age=60 * SECOND,
+        max_bytes=256 * MIB,
+    ),
+    _stream(
+        "TELEMETRY",
+        ["llmgw.tel.>"],
+        storage="memory",
+        max_age=900 * SECOND,
+        max_msgs_per_subject=5,
+        max_bytes=256 * MIB,
+    ),
+    _stream("PARKED", ["llmgw.dlq.>"], max_bytes=1024 * MIB),
+    _bucket("routes"),
+    _bucket("desired"),
+    _bucket("nodes"),
+    _bucket("models"),
+    _bucket("keys"),
+    _bucket("spend"),
+    _bucket("policies"),
+    _bucket("library"),
+    # An entry that is not renewed disappears: that is the lease.
+    _bucket("leases", max_age=int(TTL_S * SECOND)),
+)
+
+CONSUMERS: dict[str, Consumer] = {
+    consumer.durable: consumer
+    for consumer in (
+        # One command at a time: a decision is folded before the next is made.
+        Consumer("cmd-scheduler", "COMMANDS", ("llmgw.cmd.scheduler.>",), max_ack_pending=64),
+        Consumer("cmd-accounting", "COMMANDS", ("llmgw.cmd.accounting.>",), max_ack_pending=64),
+        Consumer("cmd-guard", "COMMANDS", ("llmgw.cmd.guard.>",), max_ack_pending=64),
+        Consumer("cmd-mirror", "COMMANDS", ("llmgw.cmd.mirror.>",), max_ack_pending=64),
+        Consumer("accounting-ledger", "USAGE", ("llmgw.use.>",), max_ack_pending=4096),
+        # A dead guard's work goes to another one within a second.
+        Consumer("guard-checks", "CHECKS", ("llmgw.chk.>",), ack_wait_s=1.0, max_ack_pending=4096),
+    )
+}
+
+
+def differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """What the server did not take as asked."""
+    wrong = []
+    for option, value in wanted.items():
+        default: Any = [] if isinstance(value, list) else type(value)()
+        got = found.get(option, default)
+        if isinstance(value, list):
+            single = found.get("filter_subject")
+            got = got or ([single] if single and option == "filter_subjects" else [])
+            value, got = sorted(value), sorted(got)
+        if got != value:
+            wrong.append(f"{option} is {got!r} instead of {value!r}")
+    return wrong
+
+
+async def ensure(transport: NatsTransport, replicas: int = 1) -> list[str]:
+    """Create or update everything; returns what was done. Raises Misconfigured when the server did not take it."""
+    done: list[str] = []
+    for stream in STREAMS:
+        config = stream.config | {"num_replicas": replicas}
+        try:
+            found = await transport.api(f"STREAM.INFO.{stream.name}")
+            if not differences(config, found["config"]):
+                continue
+            verb = "UPDATE"
+        except ApiRefused as error:
+            if error.code != 10059:  # stream not found
+                raise
+            verb = "CREATE"
+        echoed = await transport.api(f"STREAM.{verb}.{stream.name}", config)
+        _check(f"stream {stream.name}", config, echoed["config"])
+        done.append(f"{verb.lower()}d stream {stream.name}")
+    for consumer in CONSUMERS.values():
+        try:
+            found = await transport.api(f"CONSUMER.INFO.{consumer.stream}.{consumer.durable}")
+            if not differences(consumer.config, found["config"]):
+                continue
+        except ApiRefused as error:
+            if error.code != 10014:  # consumer not found
+                raise
+        echoed = await transport.api(
+            f"CONSUMER.DURABLE.CREATE.{consumer.stream}.{consumer.durable}",
+            {"stream_name": consumer.stream, "config": consumer.config},
+        )
+        _check(f"consumer {consumer.durable}", consumer.config, echoed["config"])
+        done.append(f"set consumer {consumer.durable}")
+    return done
+
+
+def _check(what: str, wanted: dict[str, Any], found: dict[str, Any]) -> None:
+    wrong = differences(wanted, found)
+    if wrong:
+        raise Misconfigured(f"{what}: the server did not take it as asked: {'; '.join(wrong)}")
+
+
+async def missing(transport: NatsTransport) -> list[str]:
+    """What is not there or not as it should be; empty: all is well."""
+    wrong: list[str] = []
+    for stream in STREAMS:
+        try:
+            found = await transport.api(f"STREAM.INFO.{stream.name}")
+        except ApiRefused:
+            wrong.append(f"stream {stream.name} is missing")
+            continue
+        wrong += [f"stream {stream.name}: {text}" for text in differences(stream.config, found["config"])]
+    return wrong
+
+
+async def verify(transport: NatsTransport) -> None:
+    """Wait until the topology is there and as it should be, saying what is waited for."""
+    told = ""
+    while True:
+        try:
+            wrong = await missing(transport)
+        except BusAway as error:
+            wrong = [f"JetStream does not answer: {error}"]
+        if not wrong:
+            return
+        if wrong[0] != told:
+            told = wrong[0]
+            log.warning(
+                "waiting for `llmgw bus init`: %s%s", wrong[0], f" and {len(wrong) - 1} more" if wrong[1:] else ""
+            )
+        await asyncio.sleep(0.5)

@@ -1,0 +1,171 @@
+"""What the bus needs from a message system. NATS JetStream provides it; so does a twin in memory.
+
+Everything above this line (append, follow, work, views, leases, commands, questions) is written once, against
+this interface, and passes the same contract tests over both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+Headers = Mapping[str, str]
+
+START_ALL = 0
+"""Where a reader starts: after this sequence (0: at the beginning), or one of the two words below."""
+START_NEW = "new"
+START_LAST = "last"
+"""The last message of every subject, then what comes."""
+
+Start = int | str
+
+
+class BusError(Exception):
+    """Something of the bus went wrong."""
+
+
+class BusAway(BusError):
+    """The bus cannot be reached, or nothing there answers. May be tried again."""
+
+
+class WrongSequence(BusError):
+    """The expectation about the last sequence did not hold: somebody else was first."""
+
+
+class ReaderLost(BusError):
+    """A gap: what was being read must be opened again."""
+
+
+class Misconfigured(BusError):
+    """A stream, bucket or consumer is missing or is not what the topology says, or the server is too old."""
+
+
+class AskFailed(BusError):
+    """A question was not answered; the text says why and is safe to show."""
+
+
+@dataclass(slots=True, frozen=True)
+class RawMessage:
+    """A message as it came."""
+
+    subject: str
+    payload: bytes
+    headers: Headers
+    sequence: int = 0
+    """In its stream; 0 when it came from none."""
+    time: datetime | None = None
+    pending: int = 0
+    """How many more wait behind it for this reader."""
+    count: int = 0
+    """The consumer's own count of what it delivered: rises by one, or there is a gap."""
+    delivered: int = 1
+    """How often it was delivered to this consumer, this time included."""
+    reply: str = ""
+    """Where an acknowledgement goes."""
+
+
+@dataclass(slots=True)
+class Expectation:
+    """What must be the last sequence on a subject for a message to be stored."""
+
+    sequence: int
+    subject: str | None = None
+    """None: the subject published to."""
+
+
+class Reader(Protocol):
+    """Messages of one consumer, one after another."""
+
+    pending: int
+    """How many messages waited when it was opened."""
+
+    async def next(self, timeout_s: float) -> RawMessage | None:
+        """The next message, or None when none came in time. Raises ReaderLost at any gap."""
+        ...
+
+    def at_hand(self, most: int) -> list[RawMessage]:
+        """What has already arrived, without waiting."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer to a question; ``error`` is safe to show."""
+
+    payload: bytes = b""
+    error: str | None = None
+
+
+Handler = Callable[[bytes], Awaitable[None]]
+Answerer = Callable[[bytes], Awaitable[Reply]]
+
+
+class Stop(Protocol):
+    async def __call__(self) -> None: ...
+
+
+class Transport(Protocol):
+    identity: str
+
+    @property
+    def connected(self) -> bool: ...
+
+    async def publish(self, subject: str, payload: bytes, headers: Headers | None = None) -> None:
+        """Send without waiting for anything. Raises BusAway when not connected."""
+        ...
+
+    async def store(
+        self, subject: str, payload: bytes, headers: Headers, expect: Expectation | None = None, timeout_s: float = 2.0
+    ) -> int:
+        """Store in the stream that takes the subject; returns the sequence. Raises BusAway, WrongSequence."""
+        ...
+
+    async def last(self, stream: str, subject: str) -> RawMessage | None:
+        """The last message of a subject, read from the stream's leader."""
+        ...
+
+    async def message(self, stream: str, sequence: int) -> RawMessage | None: ...
+
+    async def read(self, stream: str, subjects: Sequence[str], start: Start) -> Reader:
+        """Read in order without acknowledging."""
+        ...
+
+    async def pull(self, stream: str, durable: str, batch: int) -> Reader:
+        """Read from a durable consumer; each message must be acknowledged."""
+        ...
+
+    async def ack(self, message: RawMessage) -> None: ...
+
+    async def nak(self, message: RawMessage, delay_s: float) -> None: ...
+
+    async def term(self, message: RawMessage, reason: str) -> None: ...
+
+    async def working(self, message: RawMessage) -> None: ...
+
+    def new_inbox(self) -> str: ...
+
+    async def subscribe(self, subject: str, handler: Callable[[RawMessage], Awaitable[None]]) -> Stop: ...
+
+    async def request(self, subject: str, payload: bytes, headers: Headers, timeout_s: float) -> Reply:
+        """Raises BusAway when nobody answers."""
+        ...
+
+    async def serve(self, name: str, version: str, endpoints: Mapping[str, Answerer]) -> Stop: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Link:
+    """The state of the connection, as its callbacks saw it."""
+
+    connected: bool = False
+    epoch: int = 0
+    """Rises with every reconnect."""
+    connected_since: float = 0.0
+    """Monotonic seconds."""
+    problems: list[str] = field(default_factory=list)

@@ -1,0 +1,126 @@
+"""Key-value buckets: what services know of each other. One writer each, rebuilt from the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Generic, TypeVar
+
+from libs.events import BadPayload, decode_as, decode_token, encode, encode_token
+
+from .follow import Follower
+from .metrics import SKIPPED
+from .transport import START_LAST, BusAway, RawMessage, Transport
+
+log = logging.getLogger("llmgw.bus")
+
+V = TypeVar("V")
+OnChange = Callable[[str, V | None], Awaitable[None]]
+GONE = ("DEL", "PURGE")
+RETRY_FOR_S = 15.0
+
+
+class View(Generic[V]):
+    """One bucket whose values are of one kind. Keys are plain text; the view encodes them."""
+
+    def __init__(self, transport: Transport, bucket: str, kind: type[V], fail: Callable[[str], None]) -> None:
+        self._transport = transport
+        self._bucket = bucket
+        self._kind = kind
+        self._fail = fail
+
+    def _subject(self, key: str) -> str:
+        return f"$KV.{self._bucket}.{encode_token(key)}"
+
+    def _key(self, subject: str) -> str:
+        return decode_token(subject.split(".", 2)[2])
+
+    async def put(self, key: str, value: V) -> int:
+        """Returns the revision. Raises BusAway after 15 s of trying."""
+        return await self._store(key, encode(value), {})
+
+    async def delete(self, key: str) -> None:
+        await self._store(key, b"", {"KV-Operation": "DEL"})
+
+    async def _store(self, key: str, payload: bytes, headers: dict[str, str]) -> int:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + RETRY_FOR_S
+        while True:
+            try:
+                return await self._transport.store(self._subject(key), payload, headers)
+            except BusAway:
+                if loop.time() > deadline:
+                    raise
+                await asyncio.sleep(0.2)
+
+    async def get(self, key: str) -> V | None:
+        raw = await self._transport.last(f"KV_{self._bucket}", self._subject(key))
+        if raw is None or raw.headers.get("KV-Operation") in GONE:
+            return None
+        return decode_as(self._kind, raw.payload)
+
+    async def all(self) -> dict[str, V]:
+        """Everything in the bucket now."""
+        found: dict[str, V] = {}
+
+        async def keep(key: str, value: V | None) -> None:
+            if value is None:
+                found.pop(key, None)
+            else:
+                found[key] = value
+
+        watch = await self.watch(keep)
+        try:
+            async with asyncio.timeout(15):
+                await watch.caught_up.wait()
+        finally:
+            await watch.stop()
+        return found
+
+    async def watch(self, on_change: OnChange[V], keys: Iterable[str] = ()) -> Follower:
+        """List, then follow. After every gap it lists again: a key that vanished meanwhile is reported as None.
+
+        An older revision is never reported after a newer one.
+        """
+        revisions: dict[str, int] = {}
+        present: set[str] = set()
+        listed: set[str] | None = None
+
+        async def handle(raw: RawMessage) -> None:
+            key = self._key(raw.subject)
+            gone = raw.headers.get("KV-Operation") in GONE
+            if listed is not None and not gone:
+                listed.add(key)
+            if raw.sequence <= revisions.get(key, 0):
+                return
+            revisions[key] = raw.sequence
+            if gone:
+                if key in present:
+                    present.discard(key)
+                    await on_change(key, None)
+                return
+            try:
+                value = decode_as(self._kind, raw.payload)
+            except BadPayload as error:
+                SKIPPED.labels("bad value").inc()
+                log.error("bucket %s, key %s: %s", self._bucket, key, error)
+                return
+            present.add(key)
+            await on_change(key, value)
+
+        async def relist(begins: bool) -> None:
+            nonlocal listed
+            if begins:
+                listed = set()
+                return
+            for key in sorted(present - (listed or set())):
+                present.discard(key)
+                await on_change(key, None)
+            listed = None
+
+        wanted = [self._subject(key) for key in keys] or [f"$KV.{self._bucket}.>"]
+        follower = Follower(
+            self._transport, f"KV_{self._bucket}", wanted, handle, START_LAST, relist=relist, on_failure=self._fail
+        )
+        return follower.open()

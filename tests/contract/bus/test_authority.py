@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from libs.bus import Authority, Bus
+from libs.events import Event, state_hash
+from libs.events.commands import CordonNode, Problem, UncordonNode
+from libs.events.node import NodeCordoned, NodeDrained, NodeUncordoned
+from libs.events.refusal import Refused
+from libs.testing import eventually
+
+from .conftest import Open
+
+
+class State(msgspec.Struct):
+    cordoned: dict[str, str] = {}
+    drained: tuple[str, ...] = ()
+
+
+def evolve(state: State, event: Event, position: int) -> State:
+    if isinstance(event, NodeCordoned):
+        state.cordoned[event.machine_id] = event.reason
+    elif isinstance(event, NodeUncordoned):
+        state.cordoned.pop(event.machine_id, None)
+    elif isinstance(event, NodeDrained):
+        state.drained = (*state.drained, event.machine_id)
+    return state
+
+
+def decide(state: State, command: Any, command_id: str, now: datetime) -> Event | None:
+    if isinstance(command, CordonNode):
+        if command.machine_id == "bad":
+            raise Refused([Problem(path="machine_id", message="is bad"), Problem(path="reason", message="is missing")])
+        if command.machine_id in state.cordoned:
+            return None
+        return NodeCordoned(at=now, machine_id=command.machine_id, reason=command.reason)
+    assert isinstance(command, UncordonNode)
+    return NodeUncordoned(at=now, machine_id=command.machine_id)
+
+
+def react(state: State, now: datetime) -> list[tuple[str, Event]]:
+    """Drains what is cordoned for long: settled by its own event."""
+    return [
+        (f"{name}:drain", NodeDrained(at=now, machine_id=name))
+        for name, reason in state.cordoned.items()
+        if reason == "drain" and name not in state.drained
+    ]
+
+
+def authority(bus: Bus, instance: str, seen: list[int] | None = None) -> Authority[State]:
+    async def on_change(state: State, position: int) -> None:
+        if seen is not None:
+            seen.append(position)
+
+    return Authority(
+        bus,
+        "scheduler",
+        instance,
+        subjects=["llmgw.evt.node.>"],
+        initial=State(),
+        evolve=evolve,
+        decide=decide,
+        react=react,
+        on_change=on_change,
+    )
+
+
+async def test_commands_are_decided_answered_and_reacted_to(open_bus: Open) -> None:
+    bus, client = await open_bus("scheduler"), await open_bus("operator")
+    positions: list[int] = []
+    leader = authority(bus, "a", positions)
+    await leader.start()
+    done = await client.command(CordonNode(machine_id="m", reason="drain"), actor="ada")
+    assert (done.status, done.event) == ("done", "node.cordoned.v1")
+    assert positions[-1] >= (done.sequence or 0)  # the view is written before the answer
+    assert (await client.command(CordonNode(machine_id="m"))).status == "unchanged"
+    refused = await client.command(CordonNode(machine_id="bad"))
+    assert refused.status == "refused"
+    assert [p.path for p in refused.problems] == ["machine_id", "reason"]
+    await eventually(lambda: leader.state.drained == ("m",))
+    await leader.stop()
+
+
+async def test_a_command_sent_again_is_carried_out_once(open_bus: Open) -> None:
+    bus, client = await open_bus("scheduler"), await open_bus("operator")
+    leader = authority(bus, "a")
+    await leader.start()
+    first = await client.command(UncordonNode(machine_id="m"), command_id="c-1")
+    # Past the server's own memory of ids, as a redelivery after minutes would be.
+    leader_position = leader.position
+    again = await leader._carry_out(await _command_again(client, "c-1"), "c-1")
+    assert again.sequence == first.sequence
+    assert leader.position == leader_position
+    await leader.stop()
+
+
+async def _command_again(client: Bus, command_id: str) -> Any:
+    from libs.bus.delivery import Delivery
+    from libs.bus.transport import RawMessage
+    from libs.events import encode
+
+    return Delivery.of(RawMessage("x", encode(UncordonNode(machine_id="m")), {"Nats-Msg-Id": command_id}))
+
+
+async def test_a_standby_holds_the_same_state_and_takes_over_when_the_leader_stops(open_bus: Open) -> None:
+    first, second, client = await open_bus("scheduler"), await open_bus("scheduler"), await open_bus("operator")
+    leader, standby = authority(first, "a"), authority(second, "b")
+    await leader.start()
+    await eventually(lambda: leader.leading)
+    await standby.start()
+    for name in "xyz":
+        await client.command(CordonNode(machine_id=name))
+    await eventually(lambda: standby.position == leader.position)
+    assert state_hash(standby.state) == state_hash(leader.state)
+    assert not standby.leading
+    await leader.stop()
+    await eventually(lambda: standby.leading, deadline_s=3)
+    assert (await client.command(CordonNode(machine_id="w"))).status == "done"
+    await standby.stop()
+
+
+async def test_a_deposed_leader_notices_by_the_fence_and_its_command_is_carried_out_by_the_newer(
+    open_bus: Open,
+) -> None:
+    first, second, client = await open_bus("scheduler"), await open_bus("scheduler"), await open_bus("operator")
+    # The same instance name lets the second take the lease at once: two leaders for a moment.
+    older, newer = authority(first, "a"), authority(second, "a")
+    await older.start()
+    await eventually(lambda: older.leading)
+    await newer.start()
+    await eventually(lambda: newer.leading)
+    outcomes = await asyncio.gather(*(client.command(CordonNode(machine_id=f"m{i}")) for i in range(20)))
+    assert {o.status for o in outcomes} == {"done"}
+    await eventually(lambda: not older.leading)
+    await eventually(lambda: len(newer.state.cordoned) == 20)
+    assert len({o.sequence for o in outcomes}) == 20
+    await older.stop()
+    await newer.stop()
+
+
+async def test_commands_can_be_examined_without_being_sent(open_bus: Open) -> None:
+    from libs.events import encode
+
+    bus = await open_bus("scheduler")
+    leader = authority(bus, "a")
+    await leader.start()
+    await eventually(lambda: leader.leading)
+    assert leader.examine(encode(CordonNode(machine_id="bad")).decode()).problems[0].path == "machine_id"
+    assert not leader.examine(encode(CordonNode(machine_id="ok")).decode()).problems
+    assert "no contract" in leader.examine('{"type": "x.y.v1"}').problems[0].message
+    assert leader.state.cordoned == {}
+    await leader.stop()
+
+
+def test_the_memory_of_commands_outlasts_the_stream_they_wait_in() -> None:
+    from libs.bus.authority import REMEMBER
+    from libs.bus.topology import SECOND, STREAMS
+
+    commands = next(s for s in STREAMS if s.name == "COMMANDS")
+    assert timedelta(seconds=commands.config["max_age"] / SECOND) < REMEMBER
