@@ -38,6 +38,7 @@ bench: .venv/.installed-dev
 
 docs: .venv/.installed-dev
 	.venv/bin/python -m libs.events.document > docs/events.md
+	.venv/bin/python -m tests.golden.record
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache

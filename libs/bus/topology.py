@@ -47,7 +47,7 @@ class Consumer:
 
 
 def _stream(name: str, subjects: list[str], **options: Any) -> Stream:
-    config = {
+    config: dict[str, Any] = {
         "name": name,
         "subjects": subjects,
         "retention": "limits",
