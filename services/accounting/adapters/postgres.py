@@ -1,0 +1,250 @@
+"""The ledger in PostgreSQL. The only module that knows asyncpg; its errors become the two below."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any
+
+import asyncpg
+
+from libs.events.questions import UsageRow
+from libs.events.views import Spend
+
+from ..core.rows import RequestRow, VerdictRow, months_of
+from . import schema
+
+CONNECT_S = 5.0
+COMMIT_S = 30.0
+"""A statement of a commit that takes longer is given up with its connection, and tried on a new one."""
+QUESTION_S = 20.0
+QUESTIONS = 3
+"""Questions answered at a time; more wait."""
+
+NAMES: Mapping[str, str] = {
+    "org": "split_part(project, '/', 1)",
+    "team": "split_part(project, '/', 1) || '/' || split_part(project, '/', 2)",
+    "project": "project",
+    "key": "key_id",
+    "model": "model",
+}
+"""What usage can be asked by, and how its name is read from a row."""
+
+_PERIOD = "to_char(closed_at AT TIME ZONE 'UTC', 'YYYY-MM')"
+
+_ADD_REQUESTS = f"""
+WITH fresh AS (
+    INSERT INTO llmgw.request ({", ".join(RequestRow._fields)})
+    SELECT {", ".join(RequestRow._fields)} FROM incoming_request
+    ON CONFLICT DO NOTHING
+    RETURNING key_id, closed_at, prompt_tokens, completion_tokens, cost_micros
+), sums AS (
+    INSERT INTO llmgw.spend AS s (key_id, period, requests, prompt_tokens, completion_tokens, cost_micros)
+    SELECT key_id, {_PERIOD} AS period, count(*), sum(prompt_tokens), sum(completion_tokens), sum(cost_micros)
+    FROM fresh GROUP BY 1, 2 ORDER BY 1, 2
+    ON CONFLICT (key_id, period) DO UPDATE SET
+        requests = s.requests + excluded.requests,
+        prompt_tokens = s.prompt_tokens + excluded.prompt_tokens,
+        completion_tokens = s.completion_tokens + excluded.completion_tokens,
+        cost_micros = s.cost_micros + excluded.cost_micros
+)
+SELECT count(*) FROM fresh
+"""
+
+_ADD_VERDICTS = f"""
+INSERT INTO llmgw.verdict ({", ".join(VerdictRow._fields)})
+SELECT {", ".join(VerdictRow._fields)} FROM incoming_verdict
+ON CONFLICT DO NOTHING
+"""
+
+_RAISE_WATERMARKS = """
+INSERT INTO llmgw.gateway AS g (gateway_id, watermark)
+SELECT * FROM unnest($1::text[], $2::bigint[])
+ON CONFLICT (gateway_id) DO UPDATE SET watermark = greatest(g.watermark, excluded.watermark)
+"""
+
+_SPEND = "SELECT key_id, period, requests, prompt_tokens, completion_tokens, cost_micros FROM llmgw.spend"
+_SPEND_TOUCHED = f"{_SPEND} WHERE (key_id, period) IN (SELECT DISTINCT key_id, {_PERIOD} FROM incoming_request)"
+
+
+class PostgresAway(Exception):
+    """It cannot be reached or cannot work now. To be tried again; the message says what it said."""
+
+
+class PostgresRefused(Exception):
+    """It will never take this data: the fault is in the data."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one transaction adds to the ledger."""
+
+    requests: Sequence[RequestRow] = ()
+    verdicts: Sequence[VerdictRow] = ()
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What became of an entry."""
+
+    added: int
+    """Requests that were not in the ledger before."""
+    spend: Sequence[Spend]
+    """The sums as they are now of every key and month the entry speaks of, whether it changed them or not."""
+
+
+@contextmanager
+def _mapped() -> Iterator[None]:
+    try:
+        yield
+    except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
+        raise PostgresRefused(str(error)) from error
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        # Also what only a person can mend (no such database, no right): the rows wait for that person.
+        raise PostgresAway(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error
+    except schema.MigrationProblem as error:
+        raise PostgresAway(str(error)) from error
+
+
+class Ledger:
+    """The schema ``llmgw`` of one database: a connection of its own to write, a few more to read.
+
+    Every method raises PostgresAway, and connects by itself when it is next called. Only one task may write.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._writer: Any = None
+        self._readers: Any = None
+        self._partitions: dict[str, set[date]] = {}
+        """What is known to be there, as the writer saw it since it connected."""
+
+    async def open(self) -> None:
+        """Connect the writer and bring the schema up to date. Nothing to do when that is so."""
+        if self._writer is not None and not self._writer.is_closed():
+            return
+        with _mapped():
+            connection = await asyncpg.connect(self._dsn, timeout=CONNECT_S, command_timeout=COMMIT_S)
+            try:
+                await schema.migrate(connection)
+                for table in schema.PARTITION_KEYS:
+                    await connection.execute(
+                        f"CREATE TEMP TABLE incoming_{table} (LIKE llmgw.{table}) ON COMMIT DELETE ROWS"
+                    )
+                self._partitions = {table: set() for table in schema.PARTITION_KEYS}
+                await self._make_partitions(connection, "request", schema.months_to_come())
+                await self._make_partitions(connection, "verdict", schema.months_to_come())
+            except BaseException:
+                connection.terminate()
+                raise
+            self._writer = connection
+
+    async def close(self) -> None:
+        writer, self._writer = self._writer, None
+        readers, self._readers = self._readers, None
+        for connection in (writer, readers):
+            if connection is not None:
+                connection.terminate()
+
+    async def ping(self) -> None:
+        """Whether the writer works; makes the partitions of the months to come."""
+        await self.open()
+        with _mapped(), self._trusted_no_more():
+            await self._writer.execute("SELECT 1", timeout=CONNECT_S)
+            for table in schema.PARTITION_KEYS:
+                await self._make_partitions(self._writer, table, schema.months_to_come())
+
+    async def commit(self, entry: Entry) -> Committed:
+        """Add an entry, in one transaction. What is there already stays as it is. Raises PostgresRefused too."""
+        await self.open()
+        with _mapped(), self._trusted_no_more():
+            await self._make_partitions(self._writer, "request", months_of(r.opened_at for r in entry.requests))
+            await self._make_partitions(self._writer, "verdict", months_of(v.stored_at for v in entry.verdicts))
+            async with self._writer.transaction():
+                return await self._write(self._writer, entry)
+
+    async def spend(self, since_period: str) -> list[Spend]:
+        """The sums of every key and month from a month (``2026-11``) on, older months first."""
+        async with self._reading() as connection:
+            return await _read_spend(connection, f"{_SPEND} WHERE period >= $1 ORDER BY period, key_id", since_period)
+
+    async def usage(self, by: str, since: datetime | None, until: datetime | None) -> list[UsageRow]:
+        """Sums of the requests that closed from ``since`` up to before ``until``, by one of NAMES; dearest first."""
+        conditions, arguments = ["true"], []
+        if since is not None:
+            arguments.append(since)
+            conditions.append(f"closed_at >= ${len(arguments)}")
+        if until is not None:
+            arguments.append(until)
+            # What was opened later was closed later: this leaves whole partitions aside.
+            conditions.append(f"closed_at < ${len(arguments)} AND opened_at < ${len(arguments)}")
+        query = (
+            f"SELECT {NAMES[by]} AS name, count(*) AS requests, sum(prompt_tokens) AS prompt_tokens,"
+            " sum(cached_tokens) AS cached_tokens, sum(completion_tokens) AS completion_tokens,"
+            " sum(cost_micros)::bigint AS cost_micros FROM llmgw.request"
+            f" WHERE {' AND '.join(conditions)} GROUP BY 1 ORDER BY sum(cost_micros) DESC, count(*) DESC, 1"
+        )
+        async with self._reading() as connection:
+            return [UsageRow(**row) for row in await connection.fetch(query, *arguments)]
+
+    async def watermarks(self) -> dict[str, int]:
+        """Gateway id to the position in its spool up to which the ledger holds its requests."""
+        async with self._reading() as connection:
+            return await _read_watermarks(connection)
+
+    async def _write(self, connection: Any, entry: Entry) -> Committed:
+        if entry.verdicts:
+            await connection.copy_records_to_table(
+                "incoming_verdict", records=entry.verdicts, columns=VerdictRow._fields
+            )
+            await connection.execute(_ADD_VERDICTS)
+        if entry.watermarks:
+            # In one order everywhere: a leader that was just replaced may be writing too.
+            names = sorted(entry.watermarks)
+            await connection.execute(_RAISE_WATERMARKS, names, [entry.watermarks[name] for name in names])
+        if not entry.requests:
+            return Committed(0, ())
+        await connection.copy_records_to_table("incoming_request", records=entry.requests, columns=RequestRow._fields)
+        added = await connection.fetchval(_ADD_REQUESTS)
+        return Committed(added, await _read_spend(connection, _SPEND_TOUCHED))
+
+    async def _make_partitions(self, connection: Any, table: str, months: set[date]) -> None:
+        there = self._partitions[table]
+        if missing := months - there:
+            await schema.make_partitions(connection, table, missing)
+            there |= missing
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[Any]:
+        with _mapped():
+            if self._readers is None:
+                self._readers = await asyncpg.create_pool(
+                    self._dsn, min_size=0, max_size=QUESTIONS, timeout=CONNECT_S, command_timeout=QUESTION_S
+                )
+            async with self._readers.acquire(timeout=CONNECT_S) as connection:
+                yield connection
+
+    @contextmanager
+    def _trusted_no_more(self) -> Iterator[None]:
+        """After any failure inside, also being cancelled, the writer is dropped: who knows what it still does."""
+        try:
+            yield
+        except BaseException:
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                writer.terminate()
+            raise
+
+
+async def _read_spend(connection: Any, query: str, *arguments: Any) -> list[Spend]:
+    rows = await connection.fetch(query, *arguments)
+    watermarks = await _read_watermarks(connection)
+    return [Spend(**row, watermarks=watermarks) for row in rows]
+
+
+async def _read_watermarks(connection: Any) -> dict[str, int]:
+    rows = await connection.fetch("SELECT gateway_id, watermark FROM llmgw.gateway ORDER BY gateway_id")
+    return {row["gateway_id"]: row["watermark"] for row in rows}

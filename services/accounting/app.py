@@ -1,0 +1,88 @@
+"""Accounting: who may spend what, what was spent, and the proof."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+
+from libs.bus import Authority, Bus
+from libs.events.questions import AskUsage, ExamineAccounting, ListTenancy
+from libs.events.views import KeyView, Spend
+
+from .adapters.postgres import Ledger
+from .core.decide import decide
+from .core.state import OWNS, SUBJECTS, State, evolve
+from .handlers import Answers
+from .ledger import LedgerWriter
+from .projections import Keys, SpendPublisher
+from .settings import AccountingSettings
+
+log = logging.getLogger("llmgw.accounting")
+
+
+class Accounting:
+    """The service. It decides with the log alone; PostgreSQL holds only what was spent."""
+
+    def __init__(
+        self, bus: Bus, authority: Authority[State], ledger: Ledger, writer: LedgerWriter, spend: SpendPublisher
+    ) -> None:
+        self._bus = bus
+        self.authority = authority
+        self._ledger = ledger
+        self._writer = writer
+        self._spend = spend
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await self.authority.start()
+        answers = Answers(self.authority, self._ledger)
+        await self._bus.answer(
+            "accounting",
+            {ExamineAccounting: answers.examine, ListTenancy: answers.tenancy, AskUsage: answers.usage},
+        )
+        self._tasks = [
+            asyncio.create_task(self._for_ever("the ledger writer", self._writer.run())),
+            asyncio.create_task(self._for_ever("the spend publisher", self._spend.run())),
+        ]
+
+    async def _for_ever(self, name: str, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except Exception as error:
+            log.exception("%s failed", name)
+            self._bus.fail(f"{name} failed: {type(error).__name__}: {error}")
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.authority.stop()
+        await self._ledger.close()
+
+    def not_ready(self) -> list[str]:
+        """Without PostgreSQL it still leads (keys can be made and revoked), but it is not ready."""
+        reasons = self.authority.not_ready()
+        if self._writer.away:
+            reasons.append(self._writer.away)
+        return reasons
+
+
+def build(settings: AccountingSettings, bus: Bus) -> Accounting:
+    """Wire it. Raises ValueError when the file with the database's address cannot be read."""
+    ledger = Ledger(settings.dsn())
+    keys = Keys(bus.view("keys", KeyView))
+    authority = Authority(
+        bus,
+        "accounting",
+        settings.instance,
+        subjects=SUBJECTS,
+        initial=State(),
+        evolve=evolve,
+        decide=decide,
+        on_change=keys.refresh,
+        owns=OWNS,
+    )
+    spend = SpendPublisher(bus.view("spend", Spend))
+    writer = LedgerWriter(bus, ledger, spend, lambda: authority.leading, lambda: authority.state.prices)
+    return Accounting(bus, authority, ledger, writer, spend)

@@ -1,0 +1,95 @@
+"""Facts become rows, whatever a client or a clock put into them."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+
+import msgspec
+import pytest
+
+from libs.events.policy import Finding, VerdictBatch, VerdictRecord
+from libs.events.tenancy import Price
+from libs.events.usage import RequestRecord, UsageBatch
+from libs.events.views import Spend
+from services.accounting.core import prices
+from services.accounting.core.rows import BadFact, months_of, next_month, request_rows, verdict_rows
+from services.accounting.core.spending import period_of, rises
+
+NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
+RECORD = RequestRecord(
+    request_id="req-1",
+    opened_at=NOON,
+    closed_at=NOON + timedelta(seconds=2),
+    key_id="k-1",
+    project="a/b/c",
+    model_asked="alias",
+    model="small",
+    protocol="openai.chat",
+    status="ok",
+    prompt_tokens=100,
+    completion_tokens=50,
+)
+
+
+def batch(*records: RequestRecord) -> UsageBatch:
+    return UsageBatch(gateway_id="gw-1", offset=10, records=records)
+
+
+def test_the_model_that_answered_is_priced() -> None:
+    book: prices.Prices = {}
+    prices.add(book, 4, NOON, Price(model="small", prompt_micros=10, completion_micros=20))
+    prices.add(book, 5, NOON, Price(model="alias", prompt_micros=999))
+    (row,) = request_rows(batch(RECORD), book)
+    assert (row.price_version, row.cost_micros) == (4, 2)
+    assert (row.gateway_id, row.model_asked, row.model) == ("gw-1", "alias", "small")
+
+
+def test_what_postgresql_cannot_hold_is_made_to_fit() -> None:
+    wild = msgspec.structs.replace(
+        RECORD,
+        model_asked="\0" + "x" * 5000,
+        prompt_tokens=10**30,
+        completion_tokens=-5,
+        opened_at=datetime(2026, 11, 29, 13, tzinfo=timezone(timedelta(hours=1))),
+        closed_at=datetime(2026, 11, 29, 12, 0, 1),  # noqa: DTZ001
+    )
+    (row,) = request_rows(batch(wild), {})
+    assert row.model_asked == "\ufffd" + "x" * 199
+    assert row.prompt_tokens == 2**31 - 1
+    assert row.completion_tokens == 0
+    assert row.opened_at == NOON
+    assert row.opened_at.tzinfo == UTC
+    assert row.closed_at == NOON + timedelta(seconds=1)
+
+
+def test_a_broken_clock_is_said() -> None:
+    with pytest.raises(BadFact, match="check the gateway's clock"):
+        request_rows(batch(msgspec.structs.replace(RECORD, opened_at=datetime(1, 1, 1, tzinfo=UTC))), {})
+
+
+def test_verdicts_are_told_apart_by_their_place() -> None:
+    finding = Finding(policy="p", rule="deny.\0", action="block", enforced=True)
+    record = VerdictRecord(request_id="req-1", project="a/b/c", allow=False, findings=(finding,))
+    rows = verdict_rows(VerdictBatch(guard_id="g-1", records=(record, record)), NOON, 77)
+    assert [(row.sequence, row.place) for row in rows] == [(77, 0), (77, 1)]
+    assert "\\u0000" not in rows[0].findings
+    assert msgspec.json.decode(rows[0].findings)[0]["policy"] == "p"
+
+
+def test_months() -> None:
+    assert months_of([NOON, NOON, NOON - timedelta(days=40)]) == {date(2026, 11, 1), date(2026, 10, 1)}
+    assert next_month(date(2026, 12, 1)) == date(2027, 1, 1)
+    assert next_month(date(2026, 1, 1)) == date(2026, 2, 1)
+    assert period_of(datetime(2026, 12, 1, 0, 30, tzinfo=timezone(timedelta(hours=1)))) == "2026-11"
+
+
+def test_spend_only_rises() -> None:
+    def spend(period: str, requests: int) -> Spend:
+        return Spend(key_id="k", period=period, requests=requests, prompt_tokens=0, completion_tokens=0, cost_micros=0)
+
+    assert rises(None, spend("2026-11", 1))
+    assert rises(spend("2026-11", 1), spend("2026-11", 2))
+    assert rises(spend("2026-11", 9), spend("2026-12", 1)), "a new month begins low"
+    assert not rises(spend("2026-11", 2), spend("2026-11", 2))
+    assert not rises(spend("2026-11", 2), spend("2026-11", 1))
+    assert not rises(spend("2026-12", 1), spend("2026-11", 9)), "late rows of the month before"
