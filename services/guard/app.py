@@ -1,0 +1,91 @@
+"""The guard: decides on policies while it leads, judges checks always."""
+
+from __future__ import annotations
+
+import asyncio
+
+from libs.bus import Authority, Bus, Worker
+from libs.events import Event
+from libs.events.policy import PolicySpec
+from libs.events.questions import Examined, ExamineGuard, ListPolicies, PoliciesAnswer
+
+from .checks import Checks
+from .core.state import State, decide, evolve
+from .facts import Facts
+from .rulebook import Rulebook
+from .settings import GuardSettings
+from .views import PoliciesView
+
+SUBJECTS = (
+    "llmgw.evt.policy.>",
+    "llmgw.evt.org.>",
+    "llmgw.evt.team.>",
+    "llmgw.evt.project.>",
+    "llmgw.evt.key.>",
+)
+LANES = 2
+"""Batches judged at the same time: one with a long text in it does not hold up the other."""
+BATCH = 16
+
+
+class Guard:
+    def __init__(self, settings: GuardSettings, bus: Bus) -> None:
+        self._bus = bus
+        self._rulebook = Rulebook()
+        self._facts = Facts(bus, settings.instance)
+        self._checks = Checks(bus, self._rulebook, self._facts, settings.threads)
+        self._lanes: list[Worker] = []
+        self._opening: asyncio.Task[None] | None = None
+        self._authority: Authority[State] = Authority(
+            bus,
+            "guard",
+            settings.instance,
+            subjects=SUBJECTS,
+            initial=State(),
+            evolve=self._fold,
+            decide=decide,
+            on_change=PoliciesView(bus.view("policies", PolicySpec)).refresh,
+            owns=("policy", "guard"),
+        )
+
+    async def start(self) -> None:
+        await self._authority.start()
+        self._opening = asyncio.create_task(self._open_lanes(), name="guard lanes")
+        await self._bus.answer("guard", {ExamineGuard: self._examine, ListPolicies: self._policies})
+
+    async def _open_lanes(self) -> None:
+        """Checks wait in their stream until the policies are known."""
+        while not self._authority.caught_up:  # noqa: ASYNC110 - once per start, and there is no event for it
+            await asyncio.sleep(0.02)
+        for _ in range(LANES):
+            self._lanes.append(await self._bus.work("guard-checks", self._checks.handle, batch=BATCH))
+
+    async def stop(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        for lane in self._lanes:
+            await lane.stop()
+        await self._facts.stop()
+        await self._authority.stop()
+        await self._checks.stop()
+
+    def not_ready(self) -> list[str]:
+        return self._authority.not_ready()
+
+    def _fold(self, state: State, event: Event, position: int) -> State:
+        folded = evolve(state, event, position)
+        if folded.policies is not state.policies:
+            self._rulebook.update(folded.policies)
+        return folded
+
+    async def _examine(self, question: ExamineGuard) -> Examined:
+        return self._authority.examine(question.command)
+
+    async def _policies(self, question: ListPolicies) -> PoliciesAnswer:
+        policies = self._authority.state.policies
+        return PoliciesAnswer(policies=tuple(policies[name] for name in sorted(policies)))
+
+
+def build(settings: GuardSettings, bus: Bus) -> Guard:
+    return Guard(settings, bus)
