@@ -1,0 +1,36 @@
+"""What the leader hears of machines right now, as its core sees it: figures, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+LOST_AFTER_MS = 8_000
+"""Four samples of two seconds: one or two late ones happen on a busy machine."""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """One machine, as far as its telemetry tells."""
+
+    silent_ms: int
+    """Since its last sample, or since the leader began to listen if there was none."""
+    sampled: bool = True
+    """It was heard since the leader began to listen."""
+    shards: frozenset[str] = frozenset()
+    """Those of which a process was there at its last sample."""
+    fetching_ms: Mapping[str, int] = {}
+    """Weights being fetched (their name as the machine says it): how long ago their count last moved."""
+    disk_free_mb: int | None = None
+    """Of its roomiest filesystem."""
+    foreign_mb: Mapping[str, int] = {}
+    """GPU UUID to memory held there by processes that are not ours."""
+
+    @property
+    def present(self) -> bool:
+        """It speaks: it was heard, and not too long ago."""
+        return self.sampled and self.silent_ms < LOST_AFTER_MS
+
+
+Hearing = Mapping[str, Heard]
+"""By machine id. None in its place: the leader hears nothing at all, so nothing is concluded from silence."""

@@ -1,0 +1,59 @@
+"""Which machines may be given work: joined, lost, back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from libs.events import Event
+from libs.events.node import NodeJoined, NodeLost, NodeReturned
+from libs.events.replica import ReplicaStopped
+
+from .hearing import LOST_AFTER_MS, Heard, Hearing
+from .state import Machine, State
+
+Decision = tuple[str, Event]
+"""The cause, and what happens."""
+
+ABSENT_AFTER = timedelta(seconds=30)
+"""A shard that should go and of which its machine shows no process for so long is gone."""
+
+
+def milliseconds(span: timedelta) -> int:
+    return span // timedelta(milliseconds=1)
+
+
+def node_decisions(state: State, hearing: Hearing | None, now: datetime) -> list[Decision]:
+    found: list[Decision] = []
+    for machine_id, machine in state.facts.machines.items():
+        if not machine.joined:
+            found.append((f"EVENTS:{machine.position}", NodeJoined(at=now, machine_id=machine_id)))
+        elif hearing is not None and (heard := hearing.get(machine_id)) is not None:
+            found.extend(_heard(machine_id, machine, heard, now))
+    return found
+
+
+def _heard(machine_id: str, machine: Machine, heard: Heard, now: datetime) -> Iterator[Decision]:
+    if machine.lost_at is None and heard.silent_ms >= LOST_AFTER_MS:
+        yield (
+            f"node.{machine_id}:silence:{machine.position}",
+            NodeLost(at=now, machine_id=machine_id, silent_ms=heard.silent_ms, deadline_ms=LOST_AFTER_MS),
+        )
+    elif machine.lost_at is not None and heard.present:
+        yield (
+            f"node.{machine_id}:heard:{machine.position}",
+            NodeReturned(at=now, machine_id=machine_id, away_ms=max(0, milliseconds(now - machine.lost_at))),
+        )
+    if heard.present:
+        for shard_id, orphan in machine.orphans.items():
+            known_for = now - max(orphan.since, machine.here_since)
+            if shard_id not in heard.shards and known_for >= ABSENT_AFTER:
+                yield (
+                    f"EVENTS:{orphan.position}",
+                    ReplicaStopped(
+                        at=now,
+                        replica_id=orphan.replica_id,
+                        model=orphan.model,
+                        reason=f"nobody asked for it, and {machine_id} shows no process of it any more",
+                    ),
+                )

@@ -1,0 +1,70 @@
+"""What is free on machines, as the log has it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from libs.events.replica import ShardPlacement
+
+from .state import Machine, State
+
+SYSTEM_SHARE = 0.05
+SYSTEM_MOST_MB = 4096
+"""Memory never given to engines: it is for the system, the agent, and what it buffers while it fetches."""
+
+
+class Free(msgspec.Struct, frozen=True):
+    cores: int
+    memory_mb: int
+    devices_held: frozenset[str]
+
+
+class Room:
+    """What is free, less what this round of decisions has already given away.
+
+    A shard holds its room until its machine says that it is gone, whatever has been decided about it.
+    """
+
+    def __init__(self, state: State, without: frozenset[str] = frozenset()) -> None:
+        """``without``: shards supposed to be gone."""
+        self._state = state
+        self._without = without
+        self._given: dict[str, list[ShardPlacement]] = {}
+        self._models: dict[str, Counter[str]] = {}
+
+    def supposing(self, gone: Iterable[str]) -> Room:
+        """The room there would be if these shards were gone too."""
+        other = Room(self._state, self._without | frozenset(gone))
+        other._given, other._models = self._given, self._models
+        return other
+
+    def take(self, model: str, shard: ShardPlacement) -> None:
+        self._given.setdefault(shard.machine_id, []).append(shard)
+        self._models.setdefault(model, Counter())[shard.machine_id] += 1
+
+    def given_to(self, model: str) -> Counter[str]:
+        """Machine id to shards of this model given room in this round."""
+        return self._models.get(model, Counter())
+
+    def _holders(self, machine_id: str) -> Iterator[ShardPlacement]:
+        for shard_id, shard in self._state.held.get(machine_id, {}).items():
+            if shard_id not in self._without:
+                yield shard
+        yield from self._given.get(machine_id, ())
+
+    def free(self, machine: Machine) -> Free:
+        facts = machine.facts
+        cores, memory_mb = facts.cpu_count, usable_memory_mb(facts.memory_total_mb)
+        devices: set[str] = set()
+        for shard in self._holders(facts.machine_id):
+            cores -= shard.cores
+            memory_mb -= shard.memory_mb
+            devices.update(shard.devices)
+        return Free(cores, memory_mb, frozenset(devices))
+
+
+def usable_memory_mb(total_mb: int) -> int:
+    return total_mb - min(int(total_mb * SYSTEM_SHARE), SYSTEM_MOST_MB)

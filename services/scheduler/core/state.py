@@ -1,0 +1,192 @@
+"""What the scheduler holds to be true, folded from the log."""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from libs.events import Event, state_hash
+from libs.events.explanation import Explanation
+from libs.events.library import LibraryVersion
+from libs.events.machine import MachineRegistered
+from libs.events.model import ModelSpec, Profile
+from libs.events.replica import ShardPlacement
+
+ShardPhase = Literal["wanted", "starting", "loading", "ready", "failed", "stopped"]
+ReplicaPhase = Literal["placed", "ready", "draining", "stopping", "failed", "lost"]
+NodeMode = Literal["open", "cordoned", "drained"]
+
+ENDED: frozenset[ShardPhase] = frozenset({"failed", "stopped"})
+
+RECENT = 40
+"""Happenings remembered of one model, to tell its story; the log has them all."""
+
+
+class Shard(msgspec.Struct):
+    """The part of a replica on one machine: what it holds, and what the machine last said of it."""
+
+    placement: ShardPlacement
+    phase: ShardPhase
+    since: datetime
+    position: int
+    """Sequence of the event that brought it into this phase."""
+    url: str = ""
+    reason: str = ""
+    """Why it failed or was stopped."""
+    failed_in: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ENDED
+
+
+class Replica(msgspec.Struct):
+    replica_id: str
+    model: str
+    profile: Profile
+    """As it was when the replica was placed: a definition may change under a running replica."""
+    context_length: int
+    fingerprint: str
+    weights: str
+    """``NAME@VERSION``, or empty."""
+    phase: ReplicaPhase
+    since: datetime
+    position: int
+    """Sequence of the last event about it."""
+    placed_at: datetime
+    placed: int
+    """Sequence of its placing: replicas are older or younger by it."""
+    shards: dict[str, Shard]
+    explanation: Explanation
+    ready_at: datetime | None = None
+    url: str = ""
+    reason: str = ""
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        return tuple(shard.placement.machine_id for shard in self.shards.values())
+
+    @property
+    def gone(self) -> bool:
+        """Nothing of it is left anywhere."""
+        return all(shard.ended for shard in self.shards.values())
+
+
+class Model(msgspec.Struct):
+    name: str
+    spec: ModelSpec
+    """Its scaling is the one in force."""
+    fingerprint: str
+    born: int
+    """Sequence of its first definition."""
+    created_at: datetime
+    touched: int
+    """Sequence of the last event that may change what is to be done about it."""
+    removed: bool = False
+    placings: int = 0
+    """Replicas ever placed: the next one's id is made from it."""
+    failures: int = 0
+    """In a row: replicas placed before the last one failed say nothing new and are not counted."""
+    failed_at: datetime | None = None
+    failed_position: int = 0
+    """Of the last failure counted."""
+    last_failure: str = ""
+    failed_on: dict[str, int] = {}
+    """Machine id to failures there since it last ran there."""
+    retry_at: datetime | None = None
+    parked: str | None = None
+    """Why no more starts are tried."""
+    unplaced: Explanation | None = None
+
+
+class Orphan(msgspec.Struct):
+    """A shard a machine reports and nobody asked for. Its room is unknown, so nothing new goes to that machine."""
+
+    replica_id: str
+    model: str
+    since: datetime
+    position: int
+
+
+class Machine(msgspec.Struct):
+    facts: MachineRegistered
+    position: int
+    """Sequence of the last ``node`` event about it."""
+    here_since: datetime
+    """When it registered first, or was heard again after it was lost."""
+    joined: bool = False
+    lost_at: datetime | None = None
+    mode: NodeMode = "open"
+    reason: str = ""
+    """Why it is cordoned or drained."""
+    weights: list[str] = []
+    """``NAME@VERSION`` of what has run here: likely in its cache."""
+    orphans: dict[str, Orphan] = {}
+
+    @property
+    def lost(self) -> bool:
+        return self.lost_at is not None
+
+
+class Facts(msgspec.Struct):
+    """All that the log says and nothing derived: what the state hash is taken over."""
+
+    models: dict[str, Model] = {}
+    replicas: dict[str, Replica] = {}
+    machines: dict[str, Machine] = {}
+    versions: dict[str, LibraryVersion] = {}
+    """By ``NAME@VERSION``; a removed one stays, as a replica may still run from it."""
+    library: dict[str, list[str]] = {}
+    """Name to the versions that can be had, the newest last."""
+    mirrors: dict[str, str] = {}
+    """Mirror id to base URL."""
+
+
+class Story:
+    """What happened to one model, as events; told in words only when somebody asks."""
+
+    __slots__ = ("events",)
+
+    def __init__(self) -> None:
+        self.events: deque[tuple[int, Event]] = deque(maxlen=RECENT)
+
+
+class State:
+    """The facts, and what is kept beside them to find things fast. Everything else here follows from the facts."""
+
+    __slots__ = ("everywhere", "facts", "held", "of_model", "position", "room", "stirred", "stories")
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self.position = 0
+        """Sequence of the last event folded."""
+        self.of_model: dict[str, dict[str, Replica]] = {}
+        self.held: dict[str, dict[str, ShardPlacement]] = {}
+        """Machine id to what each shard holds there until it is known to be gone."""
+        self.room = 0
+        """Sequence of the last event after which something may fit that did not fit before."""
+        self.stirred: dict[str, int] = {}
+        """Machine id to the sequence of the last event about it or about what it runs."""
+        self.everywhere = 0
+        """Sequence of the last event that concerns every machine: where weights are served."""
+        self.stories: dict[str, Story] = {}
+
+    def hash(self) -> str:
+        return state_hash(self.facts)
+
+    def replicas_of(self, model: str) -> list[Replica]:
+        """Oldest first."""
+        return list(self.of_model.get(model, {}).values())
+
+    def weights_of(self, spec: ModelSpec) -> str | None:
+        """``NAME@VERSION`` a new replica would be started from; empty if it needs none, None if there are none."""
+        if spec.source is None:
+            return ""
+        name, _, version = spec.source.removeprefix("library:").partition("@")
+        known = self.facts.library.get(name, ())
+        if version:
+            return f"{name}@{version}" if version in known else None
+        return f"{name}@{known[-1]}" if known else None

@@ -1,0 +1,186 @@
+"""What the views show, derived from the state. Pure: who writes them adds the generation and the sealed keys."""
+
+from __future__ import annotations
+
+from libs.events.views import (
+    Endpoint,
+    ModelView,
+    NodeView,
+    ReplicaView,
+    Route,
+    ShardWanted,
+    WeightsWanted,
+)
+
+from .room import Room
+from .state import Machine, Model, Replica, Shard, State
+
+GENERATION = 1
+"""A replica has one life, so it has one engine key."""
+
+
+def route(state: State, model: Model) -> Route:
+    """Where gateways send: replicas that are ready; those that finish what they have are flagged."""
+    endpoints = [
+        Endpoint(
+            replica_id=replica.replica_id,
+            url=replica.url,
+            machine_id=replica.machines[0],
+            served_name=model.name,
+            generation=GENERATION,
+            parallel=replica.profile.parallel,
+            draining=replica.phase == "draining",
+        )
+        for replica in state.replicas_of(model.name)
+        if replica.phase in ("ready", "draining")
+    ]
+    return Route(
+        model=model.name,
+        aliases=model.spec.aliases,
+        context_length=model.spec.context_length,
+        max_output_tokens=model.spec.max_output_tokens,
+        capabilities=model.spec.capabilities,
+        created_at=model.created_at,
+        endpoints=tuple(endpoints),
+    )
+
+
+def wanted_on(state: State, machine_id: str) -> tuple[ShardWanted, ...]:
+    """The whole of what should run on a machine, oldest first; keys not sealed in yet.
+
+    What a lost machine ran stays in its list until something is decided about it: a machine that only lost
+    its voice for a while must not stop an engine that may be wanted when it is heard again.
+    """
+    found = []
+    for shard_id in state.held.get(machine_id, ()):
+        replica = state.facts.replicas[shard_id.rpartition("-")[0]]
+        shard = replica.shards[shard_id]
+        if _should_run(replica):
+            found.append((replica.placed, _shard(state, replica, shard)))
+    return tuple(shard for _, shard in sorted(found, key=lambda pair: (pair[0], pair[1].shard_id)))
+
+
+def _should_run(replica: Replica) -> bool:
+    if replica.phase == "lost":
+        # Of several shards one is not there: they are started together, or not at all.
+        return len(replica.shards) == 1
+    return replica.phase in ("placed", "ready", "draining")
+
+
+def _shard(state: State, replica: Replica, shard: Shard) -> ShardWanted:
+    profile = replica.profile
+    weights = None
+    version = state.facts.versions.get(replica.weights)
+    if version is not None:
+        weights = WeightsWanted(
+            name=version.name,
+            version=version.version,
+            files=version.files,
+            mirrors=tuple(url for _, url in sorted(state.facts.mirrors.items())),
+        )
+    return ShardWanted(
+        shard_id=shard.placement.shard_id,
+        replica_id=replica.replica_id,
+        model=replica.model,
+        served_name=replica.model,
+        profile=profile.name,
+        engine=profile.engine,
+        generation=GENERATION,
+        devices=shard.placement.devices,
+        cores=shard.placement.cores,
+        memory_mb=shard.placement.memory_mb,
+        context_length=replica.context_length,
+        parallel=profile.parallel,
+        args=profile.args,
+        env=profile.env,
+        startup_timeout_s=profile.startup_timeout_s,
+        weights=weights,
+        draining=replica.phase == "draining",
+    )
+
+
+def node_view(state: State, machine: Machine) -> NodeView:
+    facts = machine.facts
+    free = Room(state).free(machine)
+    return NodeView(
+        machine_id=facts.machine_id,
+        state=node_state(machine),
+        address=facts.address,
+        cpu_count=facts.cpu_count,
+        memory_total_mb=facts.memory_total_mb,
+        gpus=tuple(gpu.gpu_class for gpu in facts.gpus),
+        labels=facts.labels,
+        cores_free=free.cores,
+        memory_free_mb=free.memory_mb,
+        shards=tuple(sorted({*state.held.get(facts.machine_id, ()), *machine.orphans})),
+    )
+
+
+def node_state(machine: Machine) -> str:
+    if machine.lost:
+        return "lost"
+    if not machine.joined:
+        return "joining"
+    return "ready" if machine.mode == "open" else machine.mode
+
+
+def model_view(state: State, model: Model) -> ModelView:
+    replicas = state.replicas_of(model.name)
+    ready = sum(r.phase == "ready" for r in replicas)
+    wanted = 0 if model.removed else model.spec.scaling.min
+    word, reason = _model_state(model, replicas, ready, wanted)
+    return ModelView(
+        model=model.name,
+        wanted=wanted,
+        ready=ready,
+        state=word,
+        fingerprint=model.fingerprint,
+        reason=reason,
+        replicas=tuple(_replica_view(model, replica) for replica in replicas),
+    )
+
+
+def _model_state(model: Model, replicas: list[Replica], ready: int, wanted: int) -> tuple[str, str]:
+    if model.removed:
+        return "removing", ""
+    if wanted == 0:
+        return "stopped", "none is wanted"
+    if ready >= wanted:
+        return "ready", ""
+    why = ""
+    if model.parked is not None:
+        why = f"parked: {model.parked}"
+    elif model.unplaced is not None:
+        why = model.unplaced.summary
+    elif model.failures and model.retry_at is not None and not any(r.phase == "placed" for r in replicas):
+        why = f"the next try is at {model.retry_at:%H:%M:%S} UTC, after: {model.last_failure}"
+    if ready:
+        return "degraded", why
+    if model.parked is not None:
+        return "parked", why
+    if any(r.phase == "placed" for r in replicas):
+        return "starting", why
+    if model.unplaced is not None:
+        return "unplaced", why
+    return "waiting", why
+
+
+def _replica_view(model: Model, replica: Replica) -> ReplicaView:
+    reason = replica.reason
+    if replica.phase in ("placed", "ready") and replica.fingerprint != model.fingerprint:
+        reason = "runs an older definition"
+    phase: str = replica.phase
+    if phase == "placed":
+        phase = min((s.phase for s in replica.shards.values()), key=_PROGRESS.index)
+    return ReplicaView(
+        replica_id=replica.replica_id,
+        profile=replica.profile.name,
+        state=phase,
+        machines=replica.machines,
+        url=replica.url or None,
+        reason=reason,
+    )
+
+
+_PROGRESS = ("failed", "stopped", "wanted", "starting", "loading", "ready")
+"""Of several shards the one that is furthest behind says where the replica stands."""
