@@ -66,6 +66,8 @@ class MachineRegistered(Event, frozen=True, kw_only=True, tag="machine.registere
     engines_probed: bool = True
     filesystems: tuple[Filesystem, ...] = ()
     simulated: bool = False
+    problems: tuple[str, ...] = ()
+    """What of it is worse than it should be, as sentences: what it costs and how to mend it."""
 
 
 class GpuSample(Value, frozen=True, kw_only=True):
