@@ -1,0 +1,144 @@
+"""One file from one mirror: HTTP with ranges, summed while it comes in. Blocking: runs in a thread."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import threading
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from libs.events.library import WeightFile
+
+from .store import BLOCK, Rejected, Store
+
+_SILENCE_S = 20.0
+"""A mirror that sends nothing for so long is given up for the next one."""
+
+
+class MirrorFailed(Exception):
+    """This mirror did not give the file; another may."""
+
+    def __init__(self, message: str, lasting: bool = False) -> None:
+        super().__init__(message)
+        self.lasting = lasting
+        """It answered, and asking again will not change the answer soon."""
+
+
+class Cancelled(Exception):
+    """Nobody wants the file any more. What has come in stays for the next time."""
+
+
+class Part:
+    """What is here of one file, and the sum of it so far, kept across mirrors. A context manager."""
+
+    def __init__(self, store: Store, file: WeightFile) -> None:
+        self.file = file
+        self.have = 0
+        self._store = store
+        self._digest = hashlib.sha256()
+        self._out = store.part(file.sha256).open("ab+", buffering=0)
+
+    def __enter__(self) -> Part:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._out.close()
+
+    def take_up(self, progress: Callable[[int], None], cancelled: threading.Event) -> None:
+        """Sum what an earlier download left."""
+        buffer = memoryview(bytearray(BLOCK))
+        self._out.seek(0)
+        while count := self._out.readinto(buffer):
+            if cancelled.is_set():
+                raise Cancelled
+            self._digest.update(buffer[:count])
+            self.have += count
+            progress(self.have)
+        if self.have > self.file.size_bytes:
+            self.restart()
+
+    def restart(self) -> None:
+        self._out.truncate(0)
+        self.have, self._digest = 0, hashlib.sha256()
+
+    def append(self, block: memoryview) -> None:
+        left = block
+        while left:
+            left = left[os.write(self._out.fileno(), left) :]
+        self._digest.update(block)
+        self.have += len(block)
+
+    def keep(self) -> None:
+        """Make the finished part the file. Raises ``store.Rejected`` and starts over when its sum is wrong."""
+        os.fsync(self._out.fileno())
+        try:
+            self._store.keep(self.file, self._digest.hexdigest())
+        except Rejected:
+            self._out.close()
+            self._out = self._store.part(self.file.sha256).open("ab+", buffering=0)
+            self.restart()
+            raise
+
+
+def fetch(part: Part, mirror: str, progress: Callable[[int], None], cancelled: threading.Event) -> int:
+    """Fetch what ``part`` lacks and keep it. Returns the bytes that came over the network.
+
+    ``progress`` is told how many bytes of the file are here. Raises MirrorFailed, Cancelled, OSError (disk) and
+    ``store.Rejected`` when the finished file is not what it should be.
+    """
+    file = part.file
+    fetched = 0
+    if part.have < file.size_bytes:
+        connection, response = _open(mirror, file, part.have)
+        try:
+            if response.status == 200 and part.have:
+                # It does not do ranges: from the beginning, then.
+                part.restart()
+            buffer = memoryview(bytearray(BLOCK))
+            while part.have < file.size_bytes:
+                if cancelled.is_set():
+                    raise Cancelled
+                try:
+                    count = response.readinto(buffer[: file.size_bytes - part.have])
+                except (OSError, http.client.HTTPException) as error:
+                    raise MirrorFailed(f"{mirror} broke off: {_said(error)}") from None
+                if not count:
+                    raise MirrorFailed(
+                        f"{mirror} broke off after {part.have} of {file.size_bytes} bytes of {file.path}"
+                    )
+                part.append(buffer[:count])
+                fetched += count
+                progress(part.have)
+        finally:
+            connection.close()
+    part.keep()
+    return fetched
+
+
+def _open(mirror: str, file: WeightFile, offset: int) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    parts = urlsplit(mirror)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise MirrorFailed(f"{mirror!r} is not the address of a mirror (http://host:port)", lasting=True)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname, parts.port, timeout=_SILENCE_S)
+    headers = {"Range": f"bytes={offset}-", "Accept-Encoding": "identity"} if offset else {}
+    try:
+        connection.request("GET", f"{parts.path.rstrip('/')}/v1/files/{file.sha256}", headers=headers)
+        response = connection.getresponse()
+    except (OSError, http.client.HTTPException) as error:
+        connection.close()
+        raise MirrorFailed(f"{mirror} did not answer: {_said(error)}") from None
+    if response.status == 206 and (response.headers.get("Content-Range") or "").startswith(f"bytes {offset}-"):
+        return connection, response
+    if response.status == 200:
+        return connection, response
+    connection.close()
+    if response.status == 404:
+        raise MirrorFailed(f"{mirror} does not have {file.path} ({file.sha256})", lasting=True)
+    raise MirrorFailed(f"{mirror} answered HTTP {response.status} for {file.path}")
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,90 @@
+"""Facts on their way to the log: on disk first, sent in order, removed when the log has them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+
+import msgspec
+
+from libs.bus import Bus, BusAway
+from libs.events import Event, decode, encode
+
+from . import durable
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+
+
+class _Waiting(msgspec.Struct, frozen=True):
+    cause: str
+    event: msgspec.Raw
+
+
+class Outbox:
+    """Events go in at once, whatever the bus does; a fact that is in is sent, by this agent or the next one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        waiting = [int(path.stem) for path in folder.glob("[0-9]*.json")]
+        self._next = max(waiting, default=0) + 1
+        self._filled = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, event: Event, cause: str) -> None:
+        """Keep an event until the log has it. ``cause`` says why it happened and makes sending it twice harmless."""
+        path = self._folder / f"{self._next:012d}.json"
+        self._next += 1
+        durable.write(path, msgspec.json.encode(_Waiting(cause, msgspec.Raw(encode(event)))))
+        self._empty.clear()
+        self._filled.set()
+
+    def waiting(self) -> list[Path]:
+        return sorted(self._folder.glob("[0-9]*.json"))
+
+    def start(self, bus: Bus) -> None:
+        self._task = asyncio.create_task(self._send(bus), name="outbox")
+
+    async def stop(self, patience_s: float) -> None:
+        """Wait a little for what is still to be sent, then leave the rest for the next agent."""
+        if self._task is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self._empty.wait()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _send(self, bus: Bus) -> None:
+        while True:
+            self._filled.clear()
+            for path in self.waiting():
+                await self._send_one(bus, path)
+            if not self.waiting():
+                self._empty.set()
+            await self._filled.wait()
+
+    async def _send_one(self, bus: Bus, path: Path) -> None:
+        try:
+            waiting = msgspec.json.decode(path.read_bytes(), type=_Waiting)
+            event = decode(bytes(waiting.event))
+        except Exception:
+            # Written by another version, or damaged: kept for a person, out of the way of the others.
+            log.exception("%s cannot be read and is set aside", path)
+            path.rename(path.with_suffix(".unreadable"))
+            return
+        while True:
+            try:
+                await bus.append(event, cause=waiting.cause)
+                break
+            except BusAway:
+                log.warning("the log is out of reach; %d facts wait here", len(self.waiting()))
+            except Exception:
+                log.exception("%s was not taken by the log; it is tried again", path.name)
+            await asyncio.sleep(_RETRY_S)
+        path.unlink(missing_ok=True)

@@ -1,0 +1,134 @@
+"""Weights on this machine's disk: files by their SHA-256, and a folder of links for each model version.
+
+``content/<sha256>`` exists only when its sum was right, and ``content/<sha256>.checked`` says what the file
+looked like then: as long as size and time are the same it is not read again. ``parts/<sha256>`` is what a
+download has so far. ``models/<name>/<version>/`` holds links that appear when every file of the version is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from libs.events.library import WeightFile
+from libs.events.views import WeightsWanted
+
+from ..core.weights import pickled
+from . import durable
+
+BLOCK = 1024 * 1024
+
+_KEPT_FREE_BYTES = 512 * 1024 * 1024
+"""Never fill a disk to the last byte: logs, state and the system itself live on it."""
+
+
+class Rejected(Exception):
+    """The weights must not be used; the sentence says why."""
+
+
+class _Checked(msgspec.Struct, frozen=True):
+    size_bytes: int
+    modified_ns: int
+
+
+class Store:
+    """All methods block on the disk: call them from a thread."""
+
+    def __init__(self, root: Path) -> None:
+        self._content = root / "content"
+        self._parts = root / "parts"
+        self._models = root / "models"
+        for folder in (self._content, self._parts, self._models):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def part(self, sha256: str) -> Path:
+        return self._parts / sha256
+
+    def size_of_part(self, sha256: str) -> int:
+        try:
+            return self.part(sha256).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def has(self, file: WeightFile, checking: Callable[[int], None]) -> bool:
+        """Whether the file is here and right. One that changed since it was checked is read again, and deleted
+        if it is wrong; ``checking`` is told the bytes read so far."""
+        path = self._content / file.sha256
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            return False
+        seen = _Checked(stat.st_size, stat.st_mtime_ns)
+        note = self._content / f"{file.sha256}.checked"
+        try:
+            if msgspec.json.decode(note.read_bytes(), type=_Checked) == seen and stat.st_size == file.size_bytes:
+                return True
+        except (OSError, msgspec.DecodeError):
+            pass
+        if stat.st_size == file.size_bytes and sum_of(path, checking) == file.sha256:
+            durable.write(note, msgspec.json.encode(seen))
+            return True
+        note.unlink(missing_ok=True)
+        path.unlink()
+        return False
+
+    def room_for(self, more_bytes: int) -> str | None:
+        """Why ``more_bytes`` cannot be stored, or None."""
+        free = shutil.disk_usage(self._content).free
+        if more_bytes + _KEPT_FREE_BYTES <= free:
+            return None
+        return (
+            f"{more_bytes // 2**20} MB must be fetched and {free // 2**20} MB are free in {self._content.parent} "
+            f"({_KEPT_FREE_BYTES // 2**20} MB of it are kept free)"
+        )
+
+    def keep(self, file: WeightFile, found_sha256: str) -> None:
+        """Make a finished part the file it should be. Raises Rejected, and deletes the part, when it is not."""
+        part = self.part(file.sha256)
+        if found_sha256 != file.sha256:
+            part.unlink(missing_ok=True)
+            raise Rejected(f"{file.path} has the SHA-256 {found_sha256} and should have {file.sha256}; it was deleted")
+        with part.open("rb") as opened:
+            suspicious = pickled(opened.read(8))
+        if suspicious:
+            part.unlink(missing_ok=True)
+            raise Rejected(f"{file.path} is a pickle inside, which runs code when it is loaded; it was deleted")
+        path = self._content / file.sha256
+        part.replace(path)
+        durable.sync_folder(self._content)
+        stat = path.stat()
+        checked = _Checked(stat.st_size, stat.st_mtime_ns)
+        durable.write(self._content / f"{file.sha256}.checked", msgspec.json.encode(checked))
+
+    def link(self, weights: WeightsWanted) -> Path:
+        """The folder of a version whose files are all here, each a link into the content."""
+        folder = self._models / weights.name / weights.version
+        for file in weights.files:
+            link = folder / file.path
+            target = os.path.relpath(self._content / file.sha256, link.parent)
+            if link.is_symlink() and os.readlink(link) == target:
+                continue
+            link.parent.mkdir(parents=True, exist_ok=True)
+            scratch = link.with_name(f".{link.name}.new")
+            scratch.unlink(missing_ok=True)
+            scratch.symlink_to(target)
+            scratch.replace(link)
+        return folder
+
+
+def sum_of(path: Path, progress: Callable[[int], None]) -> str:
+    """SHA-256 of a file, hex; ``progress`` is told the bytes read so far."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(BLOCK))
+    done = 0
+    with path.open("rb", buffering=0) as opened:
+        while count := opened.readinto(buffer):
+            digest.update(buffer[:count])
+            done += count
+            progress(done)
+    return digest.hexdigest()

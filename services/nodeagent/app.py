@@ -1,0 +1,139 @@
+"""The node agent, wired."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+
+from libs.bus import Bus, Follower
+from libs.events.machine import MachineRegistered
+from libs.events.questions import AskLogs
+from libs.events.views import Desired, ShardWanted
+from libs.runtime.secrets import SealingKey
+
+from .adapters import process as processes
+from .adapters.lock import DataFolder
+from .adapters.outbox import Outbox
+from .adapters.shard_files import ShardFiles
+from .core import room
+from .discovery import Hardware, engines
+from .fetching import Fetching
+from .life import Node
+from .log_lines import AgentLines, LogLines
+from .settings import NodeAgentSettings
+from .stop_all import stop_all
+from .supervisor import Supervisor
+from .telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+_LAST_FACTS_S = 2.0
+"""How long a stopping agent waits for the log to take its last facts; the next agent sends what is left."""
+
+
+class NodeAgent:
+    """The service. Starting it takes engines over, stopping it lets go of them: neither touches one."""
+
+    def __init__(self, settings: NodeAgentSettings, bus: Bus) -> None:
+        self._settings = settings
+        self._bus = bus
+        self._folder = DataFolder(settings.data_dir)
+        self._hardware = Hardware(settings)
+        self._lines = AgentLines()
+        self._supervisor: Supervisor | None = None
+        self._telemetry: Telemetry | None = None
+        self._fetching: Fetching | None = None
+        self._outbox: Outbox | None = None
+        self._watch: Follower | None = None
+        self._registered: MachineRegistered | None = None
+        self._registrations = 0
+        self._run = 0
+
+    async def start(self) -> None:
+        settings, data_dir = self._settings, self._settings.data_dir
+        self._folder.take()
+        logging.getLogger().addHandler(self._lines)
+        self._run = self._folder.next_run()
+        sealing_key = SealingKey.load(data_dir / "sealing.key")
+        self._outbox = Outbox(data_dir / "outbox")
+        self._fetching = Fetching(data_dir / "weights")
+        found, _ = await asyncio.gather(engines(settings), asyncio.to_thread(self._hardware.look))
+        node = Node(
+            machine_id=settings.machine_id,
+            host=self._hardware.address,
+            cpu_count=self._hardware.cpu_count,
+            agent_run=self._run,
+            engines={name: engine for name, (engine, _) in found.items()},
+            versions={name: there.version for name, (_, there) in found.items()},
+            bus=self._bus,
+            files=ShardFiles(data_dir),
+            outbox=self._outbox,
+            processes=processes.Engines(data_dir),
+            fetching=self._fetching,
+            sealing_key=sealing_key,
+            room=self._room,
+            stop_grace_s=settings.stop_grace_s,
+            stuck_after_s=settings.stuck_after_s,
+        )
+        self._supervisor = Supervisor(node)
+        there = tuple(one for _, one in found.values())
+        self._register(self._hardware.registered(sealing_key.public_hex, there))
+        await self._supervisor.adopt()
+        self._outbox.start(self._bus)
+        self._telemetry = Telemetry(
+            settings.machine_id, self._bus, self._hardware, self._supervisor, self._fetching, settings.sample_every_s
+        )
+        self._telemetry.start(lambda: self._register(self._hardware.registered(sealing_key.public_hex, there)))
+        view = self._bus.view("desired", Desired)
+        self._watch = await view.watch(self._supervisor.on_desired, keys=[settings.machine_id])
+        answers: dict[Any, Any] = {AskLogs: LogLines(node.files, self._lines).answer}
+        await self._bus.answer("node", answers, machine_id=settings.machine_id)
+
+    async def stop(self) -> None:
+        if self._telemetry is not None:
+            await self._telemetry.stop()
+        if self._watch is not None:
+            await self._watch.stop()
+        if self._supervisor is not None:
+            await self._supervisor.close()
+        if self._fetching is not None:
+            await self._fetching.close()
+        if self._outbox is not None:
+            await self._outbox.stop(_LAST_FACTS_S)
+        logging.getLogger().removeHandler(self._lines)
+        self._folder.release()
+
+    def not_ready(self) -> list[str]:
+        if self._watch is None or not self._watch.caught_up.is_set():
+            return ["what should run here has not been read from the bus yet"]
+        return []
+
+    def _room(self, wanted: ShardWanted) -> str | None:
+        supervisor, hardware = self._supervisor, self._hardware
+        assert supervisor is not None
+        return room.refusal(
+            wanted,
+            available_mb=hardware.available_mb(supervisor.reserved_mb(wanted)),
+            promised_mb=0 if hardware.simulated else supervisor.promised_mb(wanted),
+            gpus=hardware.gpus.gpus,
+        )
+
+    def _register(self, machine: MachineRegistered) -> None:
+        """Say what the machine is, if that was not said yet."""
+        said = self._registered
+        if said is not None and msgspec.structs.replace(said, at=machine.at) == machine:
+            return
+        self._registered = machine
+        self._registrations += 1
+        assert self._outbox is not None
+        self._outbox.put(machine, f"machine.{machine.machine_id}:registered:{self._run}.{self._registrations}")
+
+
+def build(settings: NodeAgentSettings, bus: Bus) -> NodeAgent:
+    return NodeAgent(settings, bus)
+
+
+__all__ = ["NodeAgent", "build", "stop_all"]

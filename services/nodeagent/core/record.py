@@ -1,0 +1,47 @@
+"""What the agent keeps on disk about one shard: enough for another agent to take it over."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from libs.events.views import ShardWanted
+
+Phase = Literal["accepted", "fetching", "spawning", "loading", "ready", "stopping", "failed", "stopped"]
+
+ENDED: frozenset[Phase] = frozenset({"failed", "stopped"})
+"""Nothing of the shard runs any more and it has been reported; the record stays until it is no longer wanted."""
+
+
+class EngineProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine's first process. Its number alone says nothing, numbers are used again: all three must match."""
+
+    pid: int
+    started: int
+    """When the kernel started it, clock ticks after boot: wall-clock times shift when the clock is set."""
+    boot: str
+    """Which boot that was."""
+    command: tuple[str, ...]
+    """As the process table shows it."""
+
+
+class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One shard's state. It is written before the step it announces."""
+
+    wanted: ShardWanted
+    """As the scheduler wrote it; the engine's key in it is sealed."""
+    generation: int
+    """Of the desired state it was taken up for."""
+    phase: Phase = "accepted"
+    run: int = 1
+    """How often its engine was started: more than once only when an agent died before the engine ran."""
+    command: tuple[str, ...] = ()
+    """Of the engine that runs or is about to."""
+    process: EngineProcess | None = None
+    url: str = ""
+    fetched_bytes: int = 0
+    spawned_at: datetime | None = None
+    reason: str = ""
+    exit_code: int | None = None

@@ -1,0 +1,43 @@
+"""Rules for weights, before a byte of them is fetched and after."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from libs.events.library import WeightFile
+from libs.events.views import WeightsWanted
+
+_PICKLED = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
+
+_HEX = frozenset("0123456789abcdef")
+
+
+def refusal(weights: WeightsWanted) -> str | None:
+    """Why these weights are not fetched, or None."""
+    for part in (weights.name, weights.version):
+        if part in ("", ".", "..") or "/" in part or "\0" in part:
+            return f"{part!r} cannot be the name of weights"
+    if not weights.files:
+        return f"{weights.name} {weights.version} lists no files"
+    for file in weights.files:
+        path = PurePosixPath(file.path)
+        if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in file.path or "\\" in file.path:
+            return f"the path {file.path!r} leads outside the model's folder"
+        if len(file.sha256) != 64 or not set(file.sha256) <= _HEX:
+            return f"{file.path}: {file.sha256!r} is not a SHA-256 in lower-case hex"
+        if path.suffix.lower() in _PICKLED:
+            return (
+                f"{file.path} is in a pickle format, which runs code when it is loaded; "
+                "import the model as safetensors or GGUF"
+            )
+    return None
+
+
+def pickled(beginning: bytes) -> bool:
+    """Whether a file that begins like this is a pickle (or torch's zip of pickles), whatever its name says."""
+    return (beginning[:1] == b"\x80" and beginning[1:2] in b"\x02\x03\x04\x05") or beginning[:4] == b"PK\x03\x04"
+
+
+def missing_bytes(files: tuple[WeightFile, ...], present: frozenset[str]) -> int:
+    """What must be fetched: equal files are fetched once."""
+    return sum({file.sha256: file.size_bytes for file in files if file.sha256 not in present}.values())

@@ -1,0 +1,168 @@
+"""What this machine is: facts for ``machine.registered``."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import json
+import logging
+import platform
+import sys
+from datetime import UTC, datetime
+
+from libs.events.machine import EngineFound, Filesystem, Gpu, MachineRegistered
+
+from .adapters import machine
+from .adapters.nvml import Gpus, Nvml
+from .core import hardware
+from .core.engines import Engine, LlamaCpp, Sim
+from .settings import NodeAgentSettings, SimulatedMachine
+
+log = logging.getLogger(__name__)
+
+_PROBE_S = 30.0
+"""Loading an engine's libraries for the first time reads gigabytes from a cold disk."""
+
+
+def agent_version() -> str:
+    return importlib.metadata.version("llmgw")
+
+
+class Hardware:
+    """The machine under this agent: the real one, or one the settings invent."""
+
+    def __init__(self, settings: NodeAgentSettings) -> None:
+        self._settings = settings
+        self._simulated = settings.simulated
+        self._nvml = Nvml(settings.data_dir / "gpus.json")
+        self.gpus = Gpus(state="absent")
+        self.filesystems: tuple[Filesystem, ...] = ()
+        self.address = settings.address or machine.address_towards(settings.nats_url)
+
+    @property
+    def simulated(self) -> bool:
+        return self._simulated is not None
+
+    @property
+    def nvml(self) -> Nvml:
+        return self._nvml
+
+    @property
+    def cpu_count(self) -> int:
+        return self._simulated.cores if self._simulated else machine.cpu_count()
+
+    def look(self) -> None:
+        """Read what may change while the agent runs. Blocks."""
+        self.filesystems = machine.filesystems(self._settings.data_dir)
+        self.gpus = _invented(self._settings.machine_id, self._simulated) if self._simulated else self._nvml.look()
+
+    def available_mb(self, reserved_mb: int) -> int:
+        """Memory that could be taken now; an invented machine's is what others have not reserved."""
+        if self._simulated:
+            return max(0, self._simulated.memory_mb - reserved_mb)
+        return machine.memory_available_mb()
+
+    def registered(self, sealing_key: str, engines: tuple[EngineFound, ...]) -> MachineRegistered:
+        settings = self._settings
+        flags = machine.cpu_flags()
+        return MachineRegistered(
+            at=datetime.now(UTC),
+            machine_id=settings.machine_id,
+            address=self.address,
+            agent_version=agent_version(),
+            sealing_key=sealing_key,
+            os=machine.operating_system(),
+            arch=platform.machine(),
+            cpu_count=self.cpu_count,
+            cpu_flags=flags,
+            memory_total_mb=self._simulated.memory_mb if self._simulated else machine.memory_total_mb(),
+            labels=settings.labels,
+            gpus=self.gpus.gpus,
+            gpus_state=self.gpus.state,
+            gpus_reason=self.gpus.reason,
+            driver=self.gpus.driver,
+            engines=engines,
+            filesystems=self.filesystems,
+            simulated=self.simulated,
+            problems=() if self._simulated else hardware.cpu_problems(platform.machine(), flags),
+        )
+
+
+def _invented(machine_id: str, simulated: SimulatedMachine) -> Gpus:
+    gpus: list[Gpu] = []
+    for group in simulated.gpus:
+        for _ in range(group.count):
+            index = len(gpus)
+            gpus.append(
+                Gpu(
+                    index=index,
+                    uuid=f"GPU-sim-{machine_id}-{index}",
+                    name=f"simulated {group.gpu_class}",
+                    gpu_class=group.gpu_class,
+                    memory_total_mb=group.memory_mb,
+                )
+            )
+    if not gpus:
+        return Gpus(state="absent", reason="this simulated machine has none")
+    return Gpus(gpus=tuple(gpus), state="verified", driver="simulated")
+
+
+async def engines(settings: NodeAgentSettings) -> dict[str, tuple[Engine, EngineFound]]:
+    """The engines that can run here, each proved by loading it once in a process of its own.
+
+    A program the settings name is taken at its word and not run to ask its version: such a thing may be a
+    script that starts a server.
+    """
+    found: dict[str, tuple[Engine, EngineFound]] = {}
+    for name in settings.engines:
+        if name == "llamacpp" and settings.simulated is None:
+            binary = settings.llama_server
+            if binary is not None:
+                named = LlamaCpp(python=sys.executable, binary=str(binary))
+                found[name] = named, EngineFound(engine=name, version="as set", source=str(binary))
+                continue
+            version = await _probed(
+                name, [sys.executable, "-P", "-m", "services.nodeagent.engines.llamacpp_launcher", "--probe"]
+            )
+            if version is not None:
+                source = "package xllamacpp"
+                found[name] = LlamaCpp(python=sys.executable), EngineFound(engine=name, version=version, source=source)
+        elif name == "sim":
+            version = await _probed(name, [sys.executable, "-P", "-c", _SIM_PROBE])
+            if version is not None:
+                source = "package llmgw"
+                found[name] = Sim(python=sys.executable), EngineFound(engine=name, version=version, source=source)
+    return found
+
+
+_SIM_PROBE = (
+    "import importlib.metadata, json, libs.testing.sim_engine; "
+    "print(json.dumps({'version': importlib.metadata.version('llmgw')}))"
+)
+
+
+async def _probed(name: str, command: list[str]) -> str | None:
+    """The version an engine reports when it is loaded, or None when it cannot be."""
+    child = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            out, complaint = await child.communicate()
+    except TimeoutError:
+        child.kill()
+        await child.wait()
+        log.warning("the engine %s was not loaded within %g s and is not offered", name, _PROBE_S)
+        return None
+    if child.returncode != 0:
+        last = complaint.decode(errors="replace").strip().splitlines()[-1:]
+        log.info("the engine %s is not on this machine: %s", name, " ".join(last) or f"exit {child.returncode}")
+        return None
+    try:
+        return str(json.loads(out)["version"])
+    except (ValueError, KeyError, TypeError):
+        log.warning("the engine %s gave no version and is not offered", name)
+        return None

@@ -1,0 +1,191 @@
+"""Weights brought to this machine: one download a file, however many shards ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from libs.events.library import WeightFile
+from libs.events.views import WeightsWanted
+
+from .adapters import download
+from .adapters.download import MirrorFailed
+from .adapters.store import Rejected, Store
+from .core import weights as rules
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_MOST_DOWNLOADS = 4
+"""More at once do not make a disk or a network faster."""
+
+_ROUNDS_WITHOUT = 3
+"""Every mirror said three times that it does not have the file: it is not merely late."""
+
+_PAUSE_S = 1.0
+"""Between two rounds over the mirrors."""
+
+
+class Fetched:
+    """The result: where the version's files are, and how many bytes had to come over the network."""
+
+    def __init__(self, folder: Path, fetched_bytes: int) -> None:
+        self.folder = folder
+        self.fetched_bytes = fetched_bytes
+
+
+class _Job:
+    """One file being fetched for whoever waits for it."""
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+        self.done_bytes = 0
+        self.waiting = 0
+        self.task: asyncio.Task[int] | None = None
+
+
+class Fetching:
+    """Owns the store. ``progress`` shows what is under way, for telemetry."""
+
+    def __init__(self, root: Path) -> None:
+        self._store = Store(root)
+        self._jobs: dict[str, _Job] = {}
+        self._under_way: dict[str, tuple[WeightsWanted, int]] = {}
+        self._threads = ThreadPoolExecutor(_MOST_DOWNLOADS, thread_name_prefix="fetch")
+
+    async def ensure(self, weights: WeightsWanted, advanced: Callable[[], None]) -> Fetched:
+        """The folder with every file of ``weights``, each with the right sum.
+
+        ``advanced`` is called whenever bytes moved. Raises Rejected with a sentence, and retries mirrors that do not
+        answer for as long as the caller waits.
+        """
+        refusal = rules.refusal(weights)
+        if refusal is not None:
+            raise Rejected(refusal)
+        files = {file.sha256: file for file in weights.files}
+        name = f"{weights.name}@{weights.version}"
+        others = self._under_way.get(name, (weights, 0))[1]
+        self._under_way[name] = (weights, others + 1)
+        try:
+            counts = await asyncio.gather(*(self._file(file, weights.mirrors, advanced) for file in files.values()))
+            folder = await self._in_thread(self._store.link, weights)
+        except OSError as error:
+            raise Rejected(
+                f"the weights could not be written to {error.filename or 'the disk'}: {error.strerror}"
+            ) from None
+        finally:
+            left = self._under_way[name][1] - 1
+            if left:
+                self._under_way[name] = (weights, left)
+            else:
+                del self._under_way[name]
+        return Fetched(folder, sum(counts))
+
+    def progress(self) -> dict[str, str]:
+        """Versions being fetched: ``name@version`` to ``done/total bytes``."""
+        return {name: self._progress_of(weights) for name, (weights, _) in self._under_way.items()}
+
+    def _progress_of(self, weights: WeightsWanted) -> str:
+        files = {file.sha256: file.size_bytes for file in weights.files}
+        done = sum(self._jobs[s].done_bytes if s in self._jobs else size for s, size in files.items())
+        return f"{done}/{sum(files.values())} bytes"
+
+    async def close(self) -> None:
+        """Stop downloads; what has come in stays."""
+        for job in self._jobs.values():
+            job.cancelled.set()
+        tasks = [job.task for job in self._jobs.values() if job.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False)
+
+    async def _file(self, file: WeightFile, mirrors: tuple[str, ...], advanced: Callable[[], None]) -> int:
+        """Bytes fetched for this caller; 0 for one who only waited for another's download or found it here."""
+        job = self._jobs.get(file.sha256)
+        while job is not None and job.cancelled.is_set():
+            # Given up a moment ago: its thread lets go of the part first.
+            assert job.task is not None
+            await asyncio.wait([job.task])
+            job = self._jobs.get(file.sha256)
+        first = job is None
+        if job is None:
+            job = self._jobs[file.sha256] = _Job()
+            job.task = asyncio.create_task(self._bring(job, file, mirrors))
+            job.task.add_done_callback(_looked_at)
+        assert job.task is not None
+        job.waiting += 1
+        try:
+            seen = job.done_bytes
+            while not job.task.done():
+                await asyncio.wait([job.task], timeout=0.5)
+                if job.done_bytes != seen:
+                    seen = job.done_bytes
+                    advanced()
+            fetched = job.task.result()
+            return fetched if first else 0
+        finally:
+            job.waiting -= 1
+            if not job.waiting:
+                job.cancelled.set()
+
+    async def _bring(self, job: _Job, file: WeightFile, mirrors: tuple[str, ...]) -> int:
+        def progress(done: int) -> None:
+            job.done_bytes = done
+
+        try:
+            if await self._in_thread(self._store.has, file, progress):
+                return 0
+            if not mirrors:
+                raise Rejected(f"{file.path} is not on this machine and no mirror was named to fetch it from")
+            held = await self._in_thread(self._store.size_of_part, file.sha256)
+            full = self._store.room_for(file.size_bytes - held)
+            if full is not None:
+                raise Rejected(full)
+            with download.Part(self._store, file) as part:
+                return await self._from_any(job, part, mirrors, progress)
+        except download.Cancelled:
+            raise asyncio.CancelledError from None
+        finally:
+            del self._jobs[file.sha256]
+
+    async def _from_any(
+        self, job: _Job, part: download.Part, mirrors: tuple[str, ...], progress: Callable[[int], None]
+    ) -> int:
+        await self._in_thread(part.take_up, progress, job.cancelled)
+        without = 0
+        mismatches = 0
+        while True:
+            absent = []
+            for mirror in mirrors:
+                try:
+                    return await self._in_thread(download.fetch, part, mirror, progress, job.cancelled)
+                except MirrorFailed as error:
+                    log.warning("a mirror failed", extra={"file": part.file.path, "reason": str(error)})
+                    if error.lasting:
+                        absent.append(str(error))
+                except Rejected:
+                    # Another mirror's copy or a second try may be right: a part may have been damaged at rest.
+                    mismatches += 1
+                    if mismatches > 1:
+                        raise
+                    job.done_bytes = 0
+            without = without + 1 if len(absent) == len(mirrors) else 0
+            if without >= _ROUNDS_WITHOUT:
+                raise Rejected("; ".join(absent))
+            if await asyncio.to_thread(job.cancelled.wait, _PAUSE_S):
+                raise download.Cancelled
+
+    async def _in_thread(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*arguments, **named))
+
+
+def _looked_at(task: asyncio.Task[int]) -> None:
+    """A failure nobody waits for any more is not an error of the program."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,467 @@
+"""One shard, from being taken up to being gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from libs.bus import Bus
+from libs.events.machine import ShardOutput, ShardSample
+from libs.events.shard import (
+    Phase,
+    ShardAdopted,
+    ShardEvent,
+    ShardFailed,
+    ShardLoading,
+    ShardReady,
+    ShardStarting,
+    ShardStopped,
+)
+from libs.events.views import ShardWanted
+from libs.runtime.secrets import BadSecret, SealingKey
+
+from .adapters import process as processes
+from .adapters.engine import EngineClient
+from .adapters.http import Unreachable
+from .adapters.outbox import Outbox
+from .adapters.output import last_lines
+from .adapters.process import StillRunning, Usage
+from .adapters.shard_files import ShardFiles
+from .adapters.store import Rejected
+from .core import sentences
+from .core.engines import Engine, Place, environment
+from .core.liveness import Liveness, hung, observed
+from .core.readings import Readings
+from .core.record import ENDED, EngineProcess, ShardRecord
+from .fetching import Fetching
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.2
+"""How soon the death of an engine is seen."""
+
+_PROBE_S = 2.0
+"""Time between two looks at a serving engine's health and figures."""
+
+_DRAINED_AFTER_S = 5.0
+"""A draining engine without requests for so long gets none any more: gateways hear of it within a second."""
+
+_TAIL = 50
+"""Output lines told when an engine failed."""
+
+
+class Failure(Exception):
+    """The shard will not serve."""
+
+    def __init__(self, phase: Phase, reason: str, exit_code: int | None = None) -> None:
+        super().__init__(reason)
+        self.phase: Phase = phase
+        self.reason = reason
+        self.exit_code = exit_code
+
+
+class Node(msgspec.Struct, kw_only=True):
+    """What every shard of this machine works with."""
+
+    machine_id: str
+    host: str
+    cpu_count: int
+    agent_run: int
+    """How often an agent has started on this data folder."""
+    engines: dict[str, Engine]
+    versions: dict[str, str]
+    bus: Bus
+    files: ShardFiles
+    outbox: Outbox
+    processes: processes.Engines
+    fetching: Fetching
+    sealing_key: SealingKey
+    room: Callable[[ShardWanted], str | None]
+    """Why a shard does not fit now, or None."""
+    stop_grace_s: float
+    stuck_after_s: float
+    device_locks: dict[str, asyncio.Lock] = {}
+
+    @contextlib.asynccontextmanager
+    async def devices(self, uuids: tuple[str, ...]) -> AsyncIterator[None]:
+        """One engine at a time starts on a GPU: they size themselves by the memory they find free on it."""
+        async with contextlib.AsyncExitStack() as stack:
+            for uuid in sorted(uuids):  # in one order everywhere, so that two can never wait for each other
+                await stack.enter_async_context(self.device_locks.setdefault(uuid, asyncio.Lock()))
+            yield
+
+
+class Progress:
+    """A deadline that moves on with every sign of life."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._last = time.monotonic()
+
+    def advance(self) -> None:
+        self._last = time.monotonic()
+
+    def over(self) -> float | None:
+        """Seconds since the last sign of life once they are too many, else None."""
+        silent = time.monotonic() - self._last
+        return silent if silent > self._timeout_s else None
+
+
+class ShardLife:
+    """Runs one shard. Its record is on disk before each step; ``changed`` is called whenever its phase changed."""
+
+    def __init__(self, node: Node, record: ShardRecord, changed: Callable[[], None]) -> None:
+        self._node = node
+        self._changed = changed
+        self._task: asyncio.Task[None] | None = None
+        self._client: EngineClient | None = None
+        self._liveness: Liveness | None = None
+        self.record = record
+        self.usage: Usage | None = None
+        self.cpu_cores: float | None = None
+        self.readings: Readings | None = None
+        self.ready = False
+        self._draining_since: float | None = None
+
+    @property
+    def wanted(self) -> ShardWanted:
+        return self.record.wanted
+
+    @property
+    def ended(self) -> bool:
+        return self.record.phase in ENDED
+
+    def begin(self) -> None:
+        """Bring the shard up; its record says that nothing of it runs yet."""
+        self._task = asyncio.create_task(self._live(self._bring_up), name=f"shard {self.wanted.shard_id}")
+
+    def adopt(self) -> None:
+        """Go on where an earlier agent left off."""
+        self._task = asyncio.create_task(self._live(self._take_over), name=f"shard {self.wanted.shard_id}")
+
+    async def let_go(self) -> None:
+        """Stop watching; the engine stays as it is."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def drain(self) -> None:
+        """Stop as soon as no request is left; at once if it does not serve yet."""
+        if self._draining_since is None and self.record.phase not in (*ENDED, "stopping"):
+            self._draining_since = time.monotonic()
+            if self.record.phase != "ready":
+                self.stop("drained before it served")
+
+    def stop(self, reason: str) -> None:
+        """Stop the engine on purpose, whatever it is doing."""
+        self._write(phase="stopping", reason=reason)
+        earlier = self._task
+        self.ready = False
+        self._task = asyncio.create_task(self._stop(earlier), name=f"stop {self.wanted.shard_id}")
+
+    def measured(self, usage: Usage | None, elapsed_s: float) -> None:
+        """Take what its processes use, ``elapsed_s`` after the last time."""
+        before, self.usage = self.usage, usage
+        if usage is not None and before is not None and elapsed_s > 0:
+            self.cpu_cores = max(0.0, usage.cpu_s - before.cpu_s) / elapsed_s
+        else:
+            self.cpu_cores = None
+
+    def sample(self) -> ShardSample:
+        """How it is doing. What is not known is left out."""
+        usage, readings = self.usage, self.readings or Readings()
+        return ShardSample(
+            shard_id=self.wanted.shard_id,
+            rss_mb=usage.rss_mb if usage else None,
+            cpu_cores=self.cpu_cores,
+            running=readings.running,
+            waiting=readings.waiting,
+            kv_used=readings.kv_used,
+            tokens_total=readings.tokens,
+        )
+
+    # the parts of a life
+
+    async def _live(self, beginning: Callable[[], Any]) -> None:
+        try:
+            await beginning()
+            await self._watch()
+        except Failure as failure:
+            await self._fail(failure)
+        except Exception as error:
+            log.exception("shard %s", self.wanted.shard_id)
+            await self._fail(Failure("starting", f"the agent itself failed: {type(error).__name__}"))
+
+    async def _bring_up(self) -> None:
+        node, wanted = self._node, self.wanted
+        engine = node.engines.get(wanted.engine)
+        if engine is None:
+            there = ", ".join(sorted(node.engines)) or "none"
+            raise Failure("refused", f"the engine {wanted.engine} is not on this machine (there are: {there})")
+        refusal = engine.refusal(wanted) or node.room(wanted)
+        if refusal is not None:
+            raise Failure("refused", refusal)
+        key = self._key()
+        self._report(ShardStarting, engine=wanted.engine)
+        weights = await self._weights(engine)
+        async with node.devices(wanted.devices):
+            for attempt in (1, 2):
+                self._spawn(engine, key, weights)
+                try:
+                    await self._until_ready()
+                    return
+                except Failure as failure:
+                    # The port was free a moment ago; another program was faster.
+                    if attempt == 2 or sentences.PORT_TAKEN not in failure.reason:
+                        raise
+                    log.info("shard %s: %s; another port is tried", wanted.shard_id, failure.reason)
+
+    def _key(self) -> str | None:
+        if self.wanted.sealed_key is None:
+            return None
+        try:
+            return self._node.sealing_key.open(self.wanted.sealed_key).decode()
+        except BadSecret as error:
+            raise Failure("refused", f"its key cannot be opened: {error}") from None
+
+    async def _weights(self, engine: Engine) -> str | None:
+        """Bring the weights here; the path the engine is pointed at."""
+        weights = self.wanted.weights
+        if weights is None:
+            return None
+        self._write(phase="fetching")
+        progress = Progress(self.wanted.startup_timeout_s)
+        bringing = asyncio.create_task(self._node.fetching.ensure(weights, progress.advance))
+        try:
+            while not bringing.done():
+                await asyncio.wait([bringing], timeout=0.5)
+                silent = progress.over()
+                if silent is not None:
+                    at = self._node.fetching.progress().get(f"{weights.name}@{weights.version}", "")
+                    raise Failure("fetching", f"its weights did not come: nothing for {silent:.0f} s, at {at}")
+            fetched = bringing.result()
+        except Rejected as error:
+            raise Failure("fetching", str(error)) from None
+        finally:
+            bringing.cancel()
+            await asyncio.gather(bringing, return_exceptions=True)
+        self._write(fetched_bytes=fetched.fetched_bytes)
+        entry = engine.entry([file.path for file in weights.files])
+        return str(fetched.folder / entry) if entry is not None else None
+
+    def _spawn(self, engine: Engine, key: str | None, weights: str | None) -> None:
+        node, wanted = self._node, self.wanted
+        host = node.host
+        port = _free_port(host)
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        command = engine.command(wanted, Place(host=host, port=port, weights=weights, cpu_count=node.cpu_count))
+        # On disk before it runs: whatever carries the mark from now on belongs to this shard.
+        self._write(phase="spawning", command=tuple(command), url=url, spawned_at=datetime.now(UTC))
+        try:
+            started = node.processes.start(
+                wanted.shard_id, command, environment(wanted, engine, key), node.files.output(wanted.shard_id)
+            )
+        except OSError as error:
+            raise Failure("starting", f"{command[0]} could not be started: {error.strerror}") from None
+        self._write(phase="loading", process=started)
+        self._client = EngineClient(url, key, engine.metrics)
+        self._report(ShardLoading, pid=started.pid, fetched_bytes=self.record.fetched_bytes)
+
+    async def _until_ready(self) -> None:
+        """Wait until the engine is healthy and has generated a token. Raises Failure."""
+        client, process = self._client, self.record.process
+        assert client is not None
+        assert process is not None
+        progress = Progress(self.wanted.startup_timeout_s)
+        begun = time.monotonic()
+        seen: tuple[int, int] | None = None
+        while not await client.healthy():
+            self._raise_if_dead(process, "loading", "while loading")
+            signs = self._signs()
+            if signs != seen:
+                seen = signs
+                progress.advance()
+            silent = progress.over()
+            if silent is not None:
+                raise Failure("loading", f"the engine was not ready {silent:.0f} s after its last sign of progress")
+            await asyncio.sleep(0.05 if time.monotonic() - begun < 2 else 0.25)
+        try:
+            trouble = await client.generates(self.wanted.served_name)
+        except Unreachable as error:
+            await asyncio.sleep(_LOOK_S)
+            self._raise_if_dead(process, "loading", "at its first token")
+            raise Failure("loading", f"its first token failed: {error}") from None
+        if trouble is not None:
+            raise Failure("loading", trouble)
+        self._become_ready(process)
+
+    def _signs(self) -> tuple[int, int]:
+        """What moves while an engine loads: its output, and its memory in steps of 16 MB."""
+        try:
+            printed = self._node.files.output(self.wanted.shard_id).stat().st_size
+        except OSError:
+            printed = 0
+        return printed, (self.usage.rss_mb if self.usage else 0) // 16
+
+    def _become_ready(self, process: EngineProcess) -> None:
+        spawned = self.record.spawned_at or datetime.now(UTC)
+        # A start script may have become the engine by now: what it is called is what an adopter will find.
+        named = processes.describe(process.pid) or process
+        self._report(
+            ShardReady,
+            pid=process.pid,
+            url=self.record.url,
+            loaded_ms=int((datetime.now(UTC) - spawned).total_seconds() * 1000),
+            engine=self.wanted.engine,
+            engine_version=self._node.versions.get(self.wanted.engine, ""),
+        )
+        self._write(phase="ready", process=named)
+        self.ready = True
+
+    def _raise_if_dead(self, process: EngineProcess, phase: Phase, when: str) -> None:
+        if self._node.processes.running(process):
+            return
+        code = self._node.processes.exit_code(process)
+        lines = last_lines(self._node.files.output(self.wanted.shard_id), _TAIL)
+        raise Failure(phase, sentences.death(code, lines, when), code)
+
+    async def _take_over(self) -> None:
+        """Find what an earlier agent left of this shard and go on from there."""
+        node, record = self._node, self.record
+        process = record.process
+        if record.phase == "spawning":
+            process = await asyncio.to_thread(
+                processes.leader, processes.mark_of(node.files.data_dir, self.wanted.shard_id)
+            )
+            if process is not None:
+                self._write(phase="loading", process=process)
+        if process is None:
+            self._write(phase="accepted", run=record.run + 1)
+            return await self._bring_up()
+        if not await asyncio.to_thread(processes.same, process):
+            phase: Phase = "ready" if record.phase == "ready" else "loading"
+            raise Failure(phase, "the engine was gone when the agent came back: it died, or the machine was restarted")
+        engine = node.engines.get(self.wanted.engine)
+        if engine is None:
+            raise Failure("ready", f"the engine {self.wanted.engine} is no longer on this machine")
+        self._client = EngineClient(record.url, self._key(), engine.metrics)
+        serves = record.phase == "ready" and await self._client.healthy()
+        self._report(ShardAdopted, pid=process.pid, url=record.url, ready=serves)
+        if serves:
+            self.ready = True
+        else:
+            await self._until_ready()
+
+    async def _watch(self) -> None:
+        """Until the engine dies or hangs. Raises Failure."""
+        client, process = self._client, self.record.process
+        assert client is not None
+        assert process is not None
+        now = time.monotonic()
+        self._liveness = Liveness(moved_at=now, answered_at=now)
+        due = now
+        while True:
+            self._raise_if_dead(process, "ready", "while serving")
+            now = time.monotonic()
+            if now >= due:
+                due = now + _PROBE_S
+                healthy, self.readings = await asyncio.gather(client.healthy(), client.readings())
+                now = time.monotonic()
+                self._liveness = observed(
+                    self._liveness,
+                    now=now,
+                    healthy=healthy,
+                    readings=self.readings,
+                    cpu_s=self.usage.cpu_s if self.usage else None,
+                )
+                sentence = hung(self._liveness, now, self._node.stuck_after_s)
+                if sentence is not None:
+                    raise Failure("ready", sentence)
+                if self._drained(now):
+                    return self.stop("drained: no request is left")
+            await asyncio.sleep(_LOOK_S)
+
+    def _drained(self, now: float) -> bool:
+        if self._draining_since is None or self.readings is None:
+            return False
+        if self.readings.running or self.readings.waiting:
+            self._draining_since = now
+        return now - self._draining_since >= _DRAINED_AFTER_S
+
+    async def _fail(self, failure: Failure) -> None:
+        self.ready = False
+        await self._until_gone()
+        lines = last_lines(self._node.files.output(self.wanted.shard_id), _TAIL)
+        if lines:
+            await self._node.bus.tell(
+                ShardOutput(
+                    at=datetime.now(UTC),
+                    machine_id=self._node.machine_id,
+                    shard_id=self.wanted.shard_id,
+                    lines=tuple(lines),
+                )
+            )
+        self._report(ShardFailed, phase=failure.phase, reason=failure.reason, exit_code=failure.exit_code)
+        self._write(phase="failed", reason=failure.reason, exit_code=failure.exit_code)
+
+    async def _stop(self, earlier: asyncio.Task[None] | None) -> None:
+        if earlier is not None:
+            earlier.cancel()
+            await asyncio.gather(earlier, return_exceptions=True)
+        await self._until_gone()
+        self._report(ShardStopped, reason=self.record.reason)
+        self._write(phase="stopped")
+
+    async def _until_gone(self) -> None:
+        while True:
+            try:
+                return await self._node.processes.stop(
+                    self.wanted.shard_id, self.record.process, self._node.stop_grace_s
+                )
+            except StillRunning as error:
+                # Its room is not free while it lives, so nothing is reported yet.
+                log.error("shard %s: %s; still waiting for them", self.wanted.shard_id, error)
+
+    def go_on_stopping(self) -> None:
+        """An earlier agent was stopping it."""
+        self._task = asyncio.create_task(self._stop(None), name=f"stop {self.wanted.shard_id}")
+
+    # what is kept and told
+
+    def _write(self, **changes: Any) -> None:
+        self.record = msgspec.structs.replace(self.record, **changes)
+        self._node.files.write(self.record)
+        if "phase" in changes:
+            log.info("shard %s is %s", self.wanted.shard_id, self.record.phase)
+            self._changed()
+
+    def _report(self, kind: type[ShardEvent], **fields: Any) -> None:
+        record = self.record
+        event = kind(
+            at=datetime.now(UTC),
+            machine_id=self._node.machine_id,
+            shard_id=self.wanted.shard_id,
+            replica_id=self.wanted.replica_id,
+            model=self.wanted.model,
+            generation=record.generation,
+            **fields,
+        )
+        cause = f"{self.wanted.shard_id}:{record.generation}:{kind.__name__}:{record.run}"
+        if kind in (ShardAdopted, ShardReady):
+            # These may happen again to the same run, after another agent took it over.
+            cause += f".{self._node.agent_run}"
+        self._node.outbox.put(event, cause)
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

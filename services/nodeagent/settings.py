@@ -1,0 +1,68 @@
+"""Settings of the node agent."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from libs.runtime.settings import CommonSettings
+
+
+def _meaning(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class SimulatedGpus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """GPUs of one class in an invented machine."""
+
+    gpu_class: str = msgspec.field(name="class")
+    memory_mb: int
+    count: int = 1
+
+
+class SimulatedMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Hardware that is not there. Everything else of such a machine is real: the agent, its processes, its files."""
+
+    cores: int
+    memory_mb: int
+    gpus: tuple[SimulatedGpus, ...] = ()
+
+
+class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
+    machine_id: Annotated[str, Meta(min_length=1, description="What this machine is called in the cluster.")] = (
+        msgspec.field(default_factory=socket.gethostname)
+    )
+    address: Annotated[
+        str | None,
+        _meaning("Where gateways reach the engines on this machine; none: the address on its route to the bus."),
+    ] = None
+    labels: Annotated[dict[str, str], _meaning("Labels that models' node selectors are compared with.")] = {}
+    engines: Annotated[
+        tuple[Literal["llamacpp", "sim"], ...],
+        _meaning("Engines to look for. sim answers without a model: for tests and simulated machines."),
+    ] = ("llamacpp", "sim")
+    llama_server: Annotated[
+        Path | None,
+        _meaning("A llama-server program to run for llamacpp; none: the server in the xllamacpp package."),
+    ] = None
+    stop_grace_s: Annotated[
+        float, Meta(ge=0, description="How long an engine may take to end after TERM before it is killed, in seconds.")
+    ] = 10.0
+    stuck_after_s: Annotated[
+        float,
+        Meta(
+            gt=0, description="An engine that has requests and makes no progress for so long is given up, in seconds."
+        ),
+    ] = 100.0
+    sample_every_s: Annotated[
+        float, Meta(gt=0, description="Time between two measurements sent to the cluster, in seconds.")
+    ] = 2.0
+    simulated: Annotated[
+        SimulatedMachine | None,
+        _meaning("Invented hardware for this agent: cores, memory_mb and gpus (class, memory_mb, count); only the "
+                 "sim engine runs on it. Several such agents run on one host, each with a machine_id and a data_dir."),
+    ] = None  # fmt: skip

@@ -1,0 +1,94 @@
+"""How the machine is doing, told every few seconds; and said again what it is when that changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import psutil
+
+from libs.bus import Bus
+from libs.events.machine import MachineSample
+
+from .adapters import machine
+from .discovery import Hardware
+from .fetching import Fetching
+from .supervisor import Supervisor
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 60.0
+
+
+class Telemetry:
+    """Two clocks: the sample, whose silence means that the node is lost, and the slower look at the hardware."""
+
+    def __init__(
+        self, machine_id: str, bus: Bus, hardware: Hardware, supervisor: Supervisor, fetching: Fetching, every_s: float
+    ) -> None:
+        self._machine_id = machine_id
+        self._bus = bus
+        self._hardware = hardware
+        self._supervisor = supervisor
+        self._fetching = fetching
+        self._every_s = every_s
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, looked: Callable[[], None]) -> None:
+        """``looked`` is called after every new look at the hardware."""
+        self._tasks = [
+            asyncio.create_task(self._sample_on(), name="telemetry"),
+            asyncio.create_task(self._look_on(looked), name="hardware"),
+        ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _sample_on(self) -> None:
+        psutil.cpu_percent()  # the first call only sets its mark
+        last = time.monotonic()
+        while True:
+            try:
+                now = time.monotonic()
+                await self._supervisor.measure(now - last)
+                last = now
+                await self._bus.tell(await asyncio.to_thread(self._sample))
+            except Exception:
+                # A figure that cannot be read must not make the machine look dead.
+                log.exception("a measurement failed")
+            await asyncio.sleep(self._every_s)
+
+    def _sample(self) -> MachineSample:
+        hardware, lives = self._hardware, [life for life in self._supervisor.lives.values() if not life.ended]
+        total_mb, available_mb = machine.memory_total_mb(), machine.memory_available_mb()
+        if hardware.simulated:
+            used_mb = sum(life.wanted.memory_mb for life in lives)
+        else:
+            used_mb = max(0, total_mb - available_mb)
+        ours = frozenset(life.record.process.pid for life in lives if life.record.process is not None)
+        return MachineSample(
+            at=datetime.now(UTC),
+            machine_id=self._machine_id,
+            cpu_percent=psutil.cpu_percent(),
+            load_1m=round(os.getloadavg()[0], 2),
+            memory_used_mb=used_mb,
+            disk_free_mb=machine.free_mb(tuple(one.path for one in hardware.filesystems)),
+            gpus=hardware.nvml.samples(ours),
+            shards=tuple(life.sample() for life in lives),
+            fetching=self._fetching.progress(),
+        )
+
+    async def _look_on(self, looked: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            try:
+                await asyncio.to_thread(self._hardware.look)
+                looked()
+            except Exception:
+                log.exception("the hardware could not be looked at")
