@@ -8,6 +8,7 @@ from .bus import Bus, BusSettings, Fence, NotLeader, Unanswered
 from .delivery import Delivery
 from .follow import Follower
 from .nats_transport import NatsTransport
+from .snapshot import Snapshot
 from .transport import AskFailed, BusAway, BusError, Misconfigured
 from .view import View
 from .work import Again, Park, Worker
@@ -53,6 +54,7 @@ __all__ = [
     "NatsTransport",
     "NotLeader",
     "Park",
+    "Snapshot",
     "Unanswered",
     "View",
     "Worker",

@@ -26,6 +26,7 @@ from .bus import Bus, Fence, NotLeader
 from .delivery import MESSAGE_ID, REPLY, Delivery
 from .follow import Follower
 from .lease import RENEW_S
+from .snapshot import Snapshot
 from .transport import BusAway, RawMessage
 from .work import Again, Worker
 
@@ -34,6 +35,8 @@ log = logging.getLogger("llmgw.bus")
 S = TypeVar("S")
 REMEMBER = timedelta(hours=2)
 """A command may be redelivered while it is in its stream (one hour); the server's own memory is two minutes."""
+SNAPSHOT_EVERY = 5000
+"""Events after which the state is kept on disk: a start then reads at most so many."""
 MOST_ROUNDS = 200
 """Rounds of reacting to one's own decisions after which they are taken not to settle."""
 
@@ -70,6 +73,7 @@ class Authority(Generic[S]):
         react: Callable[[S, datetime], Sequence[tuple[str, Event]]] | None = None,
         on_change: Callable[[S, int], Awaitable[None]] | None = None,
         owns: Sequence[str] = (),
+        snapshot: Snapshot[S] | None = None,
         tick_s: float = 1.0,
     ) -> None:
         self._bus = bus
@@ -85,6 +89,9 @@ class Authority(Generic[S]):
         self._on_change = on_change
         self._owns = frozenset(owns)
         self._tick_s = tick_s
+        self._snapshot = snapshot
+        self._stream = ""
+        self._saved = 0
         self._lease = bus.lease(service, instance)
         self._deciding = asyncio.Lock()
         self._dirty = asyncio.Event()
@@ -114,7 +121,10 @@ class Authority(Generic[S]):
         return reasons
 
     async def start(self) -> None:
-        self._follower = await self._bus.follow("EVENTS", self._subjects, self._fold, on_unknown=self._unknown)
+        start = await self._restore() if self._snapshot is not None else 0
+        self._follower = await self._bus.follow(
+            "EVENTS", self._subjects, self._fold, start=start, on_unknown=self._unknown
+        )
         self._task = asyncio.create_task(self._run(), name=f"{self._service} authority")
 
     async def stop(self) -> None:
@@ -124,6 +134,27 @@ class Authority(Generic[S]):
             await asyncio.gather(self._task, return_exceptions=True)
         if self._follower is not None:
             await self._follower.stop()
+            self._save(self.position)
+
+    async def _restore(self) -> int:
+        """Begin with the snapshot, where there is one; returns the sequence up to which it is folded."""
+        assert self._snapshot is not None
+        self._stream, last = await self._bus.transport.extent("EVENTS")
+        found = self._snapshot.load(self._stream, last)
+        if found is None:
+            return 0
+        self.state, self._saved, applied = found
+        for cause, (at, tag, sequence) in applied.items():
+            self._applied[cause] = Applied(datetime.fromisoformat(at), tag, sequence)
+        return self._saved
+
+    def _save(self, position: int) -> None:
+        """``position`` is the sequence of the last event the state holds."""
+        if self._snapshot is None or position <= self._saved:
+            return
+        applied = {cause: (a.at, a.tag, a.sequence) for cause, a in self._applied.items()}
+        self._snapshot.save(self._stream, position, self.state, applied)
+        self._saved = position
 
     def poke(self) -> None:
         """Something outside the log changed that ``react`` looks at."""
@@ -152,6 +183,8 @@ class Authority(Generic[S]):
             self._remember(delivery)
         if self._fence and delivery.sequence > self._fence.sequence and delivery.subject == self._fence.subject:
             self._lose("a newer leader was elected")
+        if delivery.sequence - self._saved >= SNAPSHOT_EVERY:
+            self._save(delivery.sequence)
         self._dirty.set()
 
     def _remember(self, delivery: Delivery) -> None:

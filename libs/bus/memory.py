@@ -105,6 +105,7 @@ class MemoryCluster:
         self.subscriptions: dict[int, tuple[str, Handler]] = {}
         self.services: dict[str, list[Answerer]] = {}
         self.changed = asyncio.Condition()
+        self.created = os.urandom(4).hex()
         self.away = False
         """Set by a test: nothing answers."""
         self._numbers = itertools.count(1)
@@ -189,6 +190,10 @@ class MemoryTransport:
     async def message(self, stream: str, sequence: int) -> RawMessage | None:
         self._reach()
         return self._cluster.streams[stream].messages.get(sequence)
+
+    async def extent(self, stream: str) -> tuple[str, int]:
+        self._reach()
+        return self._cluster.created, self._cluster.streams[stream].sequence
 
     async def read(self, stream: str, subjects: Sequence[str], start: Start) -> Reader:
         self._reach()

@@ -220,6 +220,10 @@ class NatsTransport:
     async def message(self, stream: str, sequence: int) -> RawMessage | None:
         return await self._stored(stream, {"seq": sequence})
 
+    async def extent(self, stream: str) -> tuple[str, int]:
+        info = await self.api(f"STREAM.INFO.{stream}")
+        return str(info["created"]), int(info["state"]["last_seq"])
+
     async def _stored(self, stream: str, request: dict[str, Any]) -> RawMessage | None:
         try:
             answer = await self.api(f"STREAM.MSG.GET.{stream}", request)

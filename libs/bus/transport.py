@@ -130,6 +130,10 @@ class Transport(Protocol):
 
     async def message(self, stream: str, sequence: int) -> RawMessage | None: ...
 
+    async def extent(self, stream: str) -> tuple[str, int]:
+        """When the stream was created, which tells it from another of its name, and its last sequence."""
+        ...
+
     async def read(self, stream: str, subjects: Sequence[str], start: Start) -> Reader:
         """Read in order without acknowledging."""
         ...

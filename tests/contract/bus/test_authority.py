@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
-from libs.bus import Authority, Bus
+from libs.bus import Authority, Bus, Snapshot
 from libs.events import Event, state_hash
 from libs.events.commands import CordonNode, Problem, UncordonNode
 from libs.events.node import NodeCordoned, NodeDrained, NodeUncordoned
@@ -17,11 +19,14 @@ from .conftest import Open
 
 
 class State(msgspec.Struct):
+    folded: int = 0
+    """Events folded: one folded twice shows."""
     cordoned: dict[str, str] = {}
     drained: tuple[str, ...] = ()
 
 
 def evolve(state: State, event: Event, position: int) -> State:
+    state.folded += 1
     if isinstance(event, NodeCordoned):
         state.cordoned[event.machine_id] = event.reason
     elif isinstance(event, NodeUncordoned):
@@ -51,7 +56,9 @@ def react(state: State, now: datetime) -> list[tuple[str, Event]]:
     ]
 
 
-def authority(bus: Bus, instance: str, seen: list[int] | None = None) -> Authority[State]:
+def authority(
+    bus: Bus, instance: str, seen: list[int] | None = None, snapshot: Snapshot[State] | None = None
+) -> Authority[State]:
     async def on_change(state: State, position: int) -> None:
         if seen is not None:
             seen.append(position)
@@ -66,6 +73,7 @@ def authority(bus: Bus, instance: str, seen: list[int] | None = None) -> Authori
         decide=decide,
         react=react,
         on_change=on_change,
+        snapshot=snapshot,
     )
 
 
@@ -162,3 +170,44 @@ def test_the_memory_of_commands_outlasts_the_stream_they_wait_in() -> None:
 
     commands = next(s for s in STREAMS if s.name == "COMMANDS")
     assert timedelta(seconds=commands.config["max_age"] / SECOND) < REMEMBER
+
+
+async def test_a_start_from_a_snapshot_comes_to_the_same_state_as_one_without(
+    open_bus: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("libs.bus.authority.SNAPSHOT_EVERY", 7)
+    bus, client = await open_bus("scheduler"), await open_bus("operator")
+
+    def kept(instance: str) -> Authority[State]:
+        snapshot = Snapshot(tmp_path / "state.json", State)
+        return authority(bus, instance, snapshot=snapshot)
+
+    first = kept("a")
+    await first.start()
+    for i in range(10):
+        await client.command(CordonNode(machine_id=f"m{i}"), command_id=f"c-{i}")
+    await first.stop()
+    late = await client.transport.extent("EVENTS")
+    restored, fresh = kept("b"), authority(bus, "c")
+    await restored.start()
+    await fresh.start()
+    await eventually(lambda: restored.leading and fresh.position == restored.position > late[1])
+    assert state_hash(restored.state) == state_hash(fresh.state)
+    assert len(restored.state.cordoned) == 10
+    again = await restored._carry_out(await _command_again(client, "c-3"), "c-3")
+    assert again.event == "node.cordoned.v1"  # what was done before the snapshot is remembered too
+    await restored.stop()
+    await fresh.stop()
+
+
+async def test_a_snapshot_of_other_code_another_log_or_with_a_broken_file_is_not_used(tmp_path: Path) -> None:
+    import services.guard.core
+
+    path = tmp_path / "state.json"
+    Snapshot(path, State).save("stream-1", 5, State(drained=("m",)), {})
+    assert Snapshot(path, State).load("stream-1", 5) == (State(drained=("m",)), 5, {})
+    assert Snapshot(path, State).load("stream-1", 4) is None  # ahead of the log
+    assert Snapshot(path, State).load("stream-2", 5) is None
+    assert Snapshot(path, State, services.guard.core).load("stream-1", 5) is None
+    path.write_bytes(path.read_bytes()[:-9])
+    assert Snapshot(path, State).load("stream-1", 5) is None
