@@ -101,14 +101,17 @@ class BadFile(Failed):
         super().__init__("nothing was applied, because of\n" + "\n".join(f"  {fault}" for fault in faults))
 
 
-def read(texts: Iterable[tuple[str, str]]) -> list[Item]:
-    """The things declared in ``(file name, text)`` pairs, in the order they are to be applied. Raises BadFile."""
+def read(texts: Iterable[tuple[str, str]], kind: type[Sections] = Sections) -> list[Item]:
+    """The things declared in ``(file name, text)`` pairs, in the order they are to be applied. Raises BadFile.
+
+    ``kind``: the sections a file may have; those beyond ``Sections`` are only checked for unknown keys.
+    """
     items: list[Item] = []
     faults: list[str] = []
     for file, text in texts:
         try:
             for node, value in _documents(text):
-                items += _items(file, node, value, faults)
+                items += _items(file, kind, node, value, faults)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark
             faults.append(f"{file}:{mark.line + 1 if mark else 1}: not YAML: {error.problem}")
@@ -138,16 +141,16 @@ def _documents(text: str) -> Iterator[tuple[yaml.Node, Any]]:
         loader.dispose()
 
 
-def _items(file: str, node: yaml.Node, value: Any, faults: list[str]) -> list[Item]:
+def _items(file: str, kind: type[Sections], node: yaml.Node, value: Any, faults: list[str]) -> list[Item]:
     if value is None:
         return []
     lines: dict[str, int] = {}
     found = len(faults)
-    _check(file, node, inspect.type_info(Sections), "", lines, faults)
+    _check(file, node, inspect.type_info(kind), "", lines, faults)
     if len(faults) > found:
         return []
     items: list[Item] = []
-    for section, kind in (
+    for section, element in (
         ("library", Weights),
         ("policies", PolicySpec),
         ("orgs", OrgPart),
@@ -157,7 +160,7 @@ def _items(file: str, node: yaml.Node, value: Any, faults: list[str]) -> list[It
         for number, raw in enumerate(value.get(section) or ()):
             place = Place(file, f"{section}[{number}]", lines)
             try:
-                items += _things(msgspec.convert(raw, kind), place)
+                items += _things(msgspec.convert(raw, element), place)
             except msgspec.ValidationError as error:
                 what, _, where = str(error).partition(" - at `$")
                 faults.append(f"{place.at(where.rstrip('`').lstrip('.'))}: {place.path}{where.rstrip('`')}: {what}")
@@ -220,7 +223,9 @@ def _check(file: str, node: yaml.Node, kind: inspect.Type, path: str, lines: dic
         for number, child in enumerate(node.value):
             _check(file, child, element, f"{path}[{number}]", lines, faults)
     elif isinstance(kind, inspect.StructType) and not path:
-        faults.append(f"{file}:1: a file holds sections ({', '.join(f.encode_name for f in kind.fields)}); found none")
+        faults.append(
+            f"{file}:1: a file holds sections ({', '.join(f.encode_name for f in kind.fields)}); found no mapping"
+        )
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:

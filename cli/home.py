@@ -10,7 +10,9 @@ from typing import IO, Literal
 import msgspec
 
 from cli.failure import Failed
-from cli.processes import Seen
+from cli.processes import Seen, alive
+from libs.runtime.secrets import write_private
+from libs.runtime.settings import default_state_dir
 
 Phase = Literal["starting", "ready", "failed", "stopping", "stopped"]
 
@@ -50,8 +52,7 @@ def default() -> Path:
     """``/var/lib/llmgw`` for root under systemd, else below the user's state directory."""
     if os.geteuid() == 0 and "INVOCATION_ID" in os.environ and Path("/run/systemd/system").exists():
         return Path("/var/lib/llmgw")
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "llmgw"
+    return default_state_dir()
 
 
 class Home:
@@ -113,7 +114,7 @@ class Home:
             raise Failed(f"{self.record_file} cannot be read ({error}): remove it if no llmgw runs there") from None
 
     def remember(self, record: Record) -> None:
-        write_private(self.record_file, msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+        write_private(self.record_file, msgspec.json.format(msgspec.json.encode(record)).decode() + "\n")
 
     def endpoint(self) -> Endpoint:
         """How to reach the cluster. Raises Failed."""
@@ -126,6 +127,17 @@ class Home:
             ) from None
         except (OSError, msgspec.DecodeError) as error:
             raise Failed(f"{self.endpoint_file} cannot be read: {error}") from None
+
+    def publish(self, endpoint: Endpoint) -> None:
+        """Tell everybody who may read this directory that the cluster answers."""
+        write_private(self.endpoint_file, msgspec.json.format(msgspec.json.encode(endpoint)).decode() + "\n")
+
+    def nats_url(self) -> str:
+        """The bus of the cluster, also of one that is still starting. Raises Failed."""
+        record = self.record()
+        if not self.endpoint_file.exists() and record.up is not None and alive(record.up) and "nats" in record.ports:
+            return f"nats://127.0.0.1:{record.ports['nats']}"
+        return self.endpoint().nats_url
 
     def lock(self) -> IO[str]:
         """Held by the one ``up`` of this directory for as long as it lives. Raises Failed."""
@@ -141,11 +153,3 @@ class Home:
                 "or give this one another --state-dir"
             ) from None
         return handle
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Replace a file as a whole; only its owner may read it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-        out.write(content)
-    beside.replace(path)

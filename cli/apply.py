@@ -1,0 +1,206 @@
+"""``llmgw apply`` and ``llmgw export``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import yaml
+
+from cli.cluster import Cluster, on_cluster, outcome_words
+from cli.declared import BadFile, Weights, read
+from cli.failure import Failed
+from cli.library import IMPORT_S
+from cli.plan import Current, Step, plan, pruning, sections
+from libs.events.codec import encode
+from libs.events.questions import (
+    ExamineAccounting,
+    Examined,
+    ExamineGuard,
+    ExamineMirror,
+    ExamineScheduler,
+    LibraryAnswer,
+    ListLibrary,
+    ListModels,
+    ListPolicies,
+    ListTenancy,
+    ModelsAnswer,
+    PoliciesAnswer,
+    TenancyAnswer,
+)
+
+EXAMINERS = {
+    "library": ExamineMirror,
+    "policy": ExamineGuard,
+    "org": ExamineAccounting,
+    "team": ExamineAccounting,
+    "project": ExamineAccounting,
+    "price": ExamineAccounting,
+    "model": ExamineScheduler,
+}
+MARKS = {"add": "+", "change": "~", "remove": "-"}
+
+
+class StepDone(msgspec.Struct, frozen=True, kw_only=True):
+    """A step and what became of it, for ``--json``."""
+
+    action: str
+    kind: str
+    name: str
+    changes: tuple[Any, ...]
+    status: str
+    """``planned``, ``done``, ``unchanged``, ``refused``, ``failed`` or ``not tried``."""
+    message: str = ""
+
+
+@click.command()
+@click.option(
+    "-f", "--file", "files", required=True, multiple=True, type=click.Path(dir_okay=False, allow_dash=True),
+    help="YAML; `-` reads standard input. May be repeated.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--prune", is_flag=True, help="Also remove what no file declares.")
+@on_cluster
+async def apply(cluster: Cluster, files: tuple[str, ...], dry_run: bool, yes: bool, prune: bool) -> None:
+    """Make models, policies, tenancy, prices and the library be as files declare them."""
+    items = read(texts(files))
+    now = await current(cluster)
+    steps = plan(items, now)
+    if prune:
+        steps += pruning(items, now)
+    steps = await examined(cluster, steps)
+    if not steps:
+        cluster.out.one({"steps": []}, ["nothing to do: everything is as declared"])
+        return
+    if dry_run:
+        cluster.out.one({"steps": [step_done(step, "planned") for step in steps]}, plan_lines(steps))
+        return
+    if not yes:
+        for line in plan_lines(steps):
+            click.echo(line, err=True)
+        if "-" in files or not sys.stdin.isatty():
+            raise Failed("nothing was done: there is nobody to ask, so say --yes (or --dry-run to only look)")
+        click.confirm("Apply this?", abort=True, err=True)
+    await carry_out(cluster, steps)
+
+
+def texts(files: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """File names and contents. Raises Failed."""
+    for file in files:
+        try:
+            yield (file, sys.stdin.read() if file == "-" else Path(file).read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise Failed(f"{file} cannot be read: {error}") from None
+
+
+async def current(cluster: Cluster) -> Current:
+    """What the owners say there is. Raises Failed."""
+    models, tenancy, policies, library = await asyncio.gather(
+        cluster.ask(ListModels(), ModelsAnswer),
+        cluster.ask(ListTenancy(), TenancyAnswer),
+        cluster.ask(ListPolicies(), PoliciesAnswer),
+        cluster.ask(ListLibrary(), LibraryAnswer),
+    )
+    return Current(
+        library=tuple(Weights(name=one.name, source=one.source, licence=one.licence) for one in library.entries),
+        versions={one.name: tuple(one.versions) for one in library.entries},
+        policies=policies.policies,
+        orgs=tenancy.orgs,
+        teams=tenancy.teams,
+        projects=tenancy.projects,
+        models=models.specs,
+        prices=tenancy.prices,
+    )
+
+
+async def examined(cluster: Cluster, steps: Iterable[Step]) -> list[Step]:
+    """The steps that would change something, after every owner looked at its own. Raises BadFile."""
+
+    async def look(step: Step) -> Examined:
+        question = EXAMINERS[step.kind](command=encode(step.command).decode())
+        return await cluster.ask(question, Examined, timeout_s=15)
+
+    steps = list(steps)
+    wrong: list[str] = []
+    kept: list[Step] = []
+    for step, answer in zip(steps, await asyncio.gather(*map(look, steps)), strict=True):
+        # What an earlier step adds is not there yet: about those fields the owner cannot know.
+        problems = [one for one in answer.problems if field_of(one.path) not in step.awaits]
+        if step.action == "remove":
+            # An owner refuses to remove what is still used; earlier steps remove its users.
+            problems = []
+        for problem in problems:
+            field = field_of(problem.path)
+            where = f"{step.item.place.at(field)}: " if step.item else ""
+            wrong.append(f"{where}{step.kind} {step.name}: {f'{field}: ' if field else ''}{problem.message}")
+        if not answer.unchanged:
+            kept.append(step)
+    if wrong:
+        raise BadFile(wrong)
+    return kept
+
+
+def field_of(path: str) -> str:
+    """A problem's path in its command as the path in the file: ``spec.profiles[0].cores`` is ``profiles[0].cores``."""
+    return path.removeprefix("spec").removeprefix("price").removeprefix(".")
+
+
+async def carry_out(cluster: Cluster, steps: Sequence[Step]) -> None:
+    """Send one command after another. Raises Failed at the first that is not done, saying what was and was not."""
+    results: list[StepDone] = []
+    for number, step in enumerate(steps):
+        what = f"{step.kind} {step.name}"
+        try:
+            outcome = await cluster.try_to(step.command, IMPORT_S if step.kind == "library" else 30.0)
+            failure = outcome_words(outcome) if outcome.status in ("refused", "failed") else ""
+            status = outcome.status
+        except Failed as error:
+            failure, status = error.message, "failed"
+        results.append(step_done(step, status, failure))
+        if failure:
+            results += [step_done(later, "not tried") for later in steps[number + 1 :]]
+            cluster.out.one({"steps": results}, done_lines(results))
+            later = len(steps) - number - 1
+            raise Failed(
+                f"{what} was not applied: {failure}\n  {number} steps before it are done, {later} after it are not"
+            )
+    cluster.out.one({"steps": results}, done_lines(results))
+
+
+def step_done(step: Step, status: str, message: str = "") -> StepDone:
+    return StepDone(
+        action=step.action, kind=step.kind, name=step.name, changes=step.changes, status=status, message=message
+    )
+
+
+def plan_lines(steps: Iterable[Step]) -> Iterator[str]:
+    """The plan for a person: what is added, changed and removed, with before and after."""
+    counts = {"add": 0, "change": 0, "remove": 0}
+    for step in steps:
+        counts[step.action] += 1
+        yield f"{MARKS[step.action]} {step.kind} {step.name}"
+        for change in step.changes if step.action != "remove" else ():
+            if step.action == "add":
+                yield f"    {change.path}: {change.after}"
+            else:
+                yield f"    {change.path}: {change.before or '(none)'} -> {change.after or '(none)'}"
+    yield f"{counts['add']} to add, {counts['change']} to change, {counts['remove']} to remove"
+
+
+def done_lines(results: Iterable[StepDone]) -> Iterator[str]:
+    for one in results:
+        yield f"{MARKS[one.action]} {one.kind} {one.name}: {one.status}"
+
+
+@click.command()
+@on_cluster
+async def export(cluster: Cluster) -> None:
+    """Write what is declared now, in the format of apply: `llmgw export | llmgw apply -f -` changes nothing."""
+    declared = msgspec.to_builtins(sections(await current(cluster)))
+    cluster.out.one(declared, [yaml.safe_dump(declared, sort_keys=False, allow_unicode=True, width=110).rstrip()])

@@ -1,0 +1,63 @@
+"""``llmgw price …`` and ``llmgw usage``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+
+from cli.cluster import Cluster, on_cluster
+from libs.events.commands import DefinePrice
+from libs.events.questions import AskUsage, ListTenancy, TenancyAnswer, UsageAnswer
+from libs.events.tenancy import Price
+
+
+@click.group()
+def price() -> None:
+    """Prices, in micro-units of the cluster's currency per 1,000 tokens."""
+
+
+@price.command("list")
+@on_cluster
+async def list_prices(cluster: Cluster) -> None:
+    """Every price."""
+    answer = await cluster.ask(ListTenancy(), TenancyAnswer)
+    columns = [("MODEL", "model"), ("PROMPT", "prompt_micros"), ("CACHED", "cached_micros")]
+    columns.append(("COMPLETION", "completion_micros"))
+    cluster.out.rows(answer.prices, columns, "no price is set: every request costs nothing")
+
+
+@price.command("set")
+@click.argument("model")
+@click.option("--prompt", type=click.IntRange(0), required=True, help="Micros per 1,000 prompt tokens.")
+@click.option("--completion", type=click.IntRange(0), required=True, help="Micros per 1,000 completion tokens.")
+@click.option("--cached", type=click.IntRange(0), default=0, help="Per 1,000 cached prompt tokens; 0: as others.")
+@on_cluster
+async def set_price(cluster: Cluster, model: str, prompt: int, completion: int, cached: int) -> None:
+    """Set the price of a model, or of `*`: every model without a price of its own."""
+    new = Price(model=model, prompt_micros=prompt, completion_micros=completion, cached_micros=cached)
+    outcome = await cluster.send(DefinePrice(price=new))
+    cluster.out.one(outcome, [outcome.message or f"price of {model}: {outcome.status}"])
+
+
+@click.command()
+@click.option(
+    "--by",
+    type=click.Choice(["org", "team", "project", "key", "model"]),
+    default="model",
+    show_default=True,
+)
+@click.option("--since", type=click.DateTime(), help="UTC.  [default: everything]")
+@click.option("--until", type=click.DateTime(), help="UTC.")
+@on_cluster
+async def usage(cluster: Cluster, by: str, since: datetime | None, until: datetime | None) -> None:
+    """Requests, tokens and cost."""
+    question = AskUsage(
+        by=by,
+        since=since.replace(tzinfo=UTC) if since else None,
+        until=until.replace(tzinfo=UTC) if until else None,
+    )
+    answer = await cluster.ask(question, UsageAnswer)
+    columns = [(by.upper(), "name"), ("REQUESTS", "requests"), ("PROMPT", "prompt_tokens")]
+    columns += [("CACHED", "cached_tokens"), ("COMPLETION", "completion_tokens"), ("COST MICROS", "cost_micros")]
+    cluster.out.rows(answer.rows, columns, "nothing has been used in that time")

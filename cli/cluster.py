@@ -1,0 +1,142 @@
+"""How a command reaches its cluster, and the options every command takes for that."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from cli.failure import Failed
+from cli.home import Home, default
+from cli.output import Output, json_option
+from libs.bus import AskFailed, Bus, BusAway, BusError, BusSettings, Unanswered, connect
+from libs.events.commands import Outcome
+from libs.events.contract import Command, Question
+
+T = TypeVar("T")
+CONNECT_S = 5.0
+ASK_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A connected cluster and where to print to."""
+
+    bus: Bus
+    out: Output
+    home: Home | None
+    """Its state directory, when it was found by one."""
+
+    async def ask(self, question: Question, kind: type[T], timeout_s: float = ASK_S) -> T:
+        """Ask an owner. Raises Failed."""
+        try:
+            return await self.bus.ask(question, kind, timeout_s)
+        except AskFailed as error:
+            raise Failed(str(error)) from None
+
+    async def send(self, command: Command, timeout_s: float = 30.0) -> Outcome:
+        """Send a command; the outcome when it was done or changed nothing. Raises Failed when it was not."""
+        outcome = await self.try_to(command, timeout_s)
+        if outcome.status in ("refused", "failed"):
+            raise Failed(outcome_words(outcome))
+        return outcome
+
+    async def try_to(self, command: Command, timeout_s: float = 30.0) -> Outcome:
+        """Send a command; its outcome, whatever it is. Raises Failed when there is none."""
+        try:
+            return await self.bus.command(command, timeout_s=timeout_s)
+        except Unanswered as error:
+            raise Failed(str(error)) from None
+        except BusAway as error:
+            raise Failed(f"the command could not be sent, nothing was changed: {error}") from None
+
+
+def outcome_words(outcome: Outcome) -> str:
+    """Why a command was not carried out."""
+    problems = [f"{one.path}: {one.message}" if one.path else one.message for one in outcome.problems]
+    words = [*([outcome.message] if outcome.message and outcome.message not in problems else []), *problems]
+    return "\n  ".join(words) or outcome.status
+
+
+@asynccontextmanager
+async def reached(url: str, credentials: Path | None, identity: str) -> AsyncIterator[Bus]:
+    """A bus, connected within seconds or not at all. Raises Failed."""
+    if credentials is not None and not credentials.exists():
+        raise Failed(f"the credentials file {credentials} does not exist: it holds an nkey seed")
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            bus = await connect(BusSettings(url=url, credentials=credentials, identity=identity, name="llmgw"))
+    except TimeoutError:
+        raise Failed(
+            f"the bus at {url} did not let {identity} in within {CONNECT_S:g} s: is the cluster up, and are these "
+            "its credentials?"
+        ) from None
+    except (BusError, OSError, ValueError) as error:
+        raise Failed(f"the bus at {url} cannot be reached: {error}") from None
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+def location_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--state-dir``, or ``--nats`` with ``--credentials``."""
+    for option in (
+        click.option(
+            "--credentials",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="File with an nkey seed, named after its identity (operator.nk).",
+        ),
+        click.option("--nats", metavar="URL", help="The cluster's bus, instead of a state directory."),
+        click.option(
+            "--state-dir",
+            type=click.Path(path_type=Path, file_okay=False),
+            help="State directory of the cluster on this machine.  [default: ~/.local/state/llmgw]",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def on_cluster(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Decorator: a command whose first argument is the Cluster its options point to."""
+
+    @location_options
+    @json_option
+    @functools.wraps(function)
+    def command(
+        state_dir: Path | None, nats: str | None, credentials: Path | None, out: Output, **arguments: Any
+    ) -> None:
+        async def within() -> None:
+            home, url, seed = locate(state_dir, nats, credentials)
+            identity = seed.stem if seed else "operator"
+            async with reached(url, seed, identity) as bus:
+                await function(Cluster(bus=bus, out=out, home=home), **arguments)
+
+        quiet()
+        asyncio.run(within())
+
+    return command
+
+
+def locate(state_dir: Path | None, nats: str | None, credentials: Path | None) -> tuple[Home | None, str, Path | None]:
+    """State directory, bus address and seed file that the options mean. Raises Failed or UsageError."""
+    if nats is not None:
+        if state_dir is not None:
+            raise click.UsageError("give --state-dir, or --nats with --credentials, not both")
+        return None, nats, credentials
+    home = Home(state_dir or default())
+    return home, home.nats_url(), credentials or home.identity("operator")
+
+
+def quiet() -> None:
+    """Warnings of the libraries become plain lines on stderr; a command's own words are on stdout."""
+    logging.basicConfig(level=logging.ERROR, format="llmgw: %(message)s")
+    logging.getLogger("nats").setLevel(logging.CRITICAL)

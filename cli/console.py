@@ -1,0 +1,106 @@
+"""What ``up`` shows: its own words and the ends of its parts' logs, each line with the name of its part."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+FOLLOW_S = 0.1
+LARGEST_LOG_BYTES = 64 * 1024 * 1024
+"""A log file beyond this is moved aside (one older is kept): nobody watches the disk of a demo."""
+LINE_BYTES = 2000
+COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
+LEVELS = ("warning", "error", "critical")
+
+
+@dataclass
+class Tail:
+    """How far one log file has been shown."""
+
+    file: Path
+    offset: int
+    rest: bytes = b""
+
+
+@dataclass
+class Console:
+    """Standard output of ``up``."""
+
+    tails: dict[str, Tail] = field(default_factory=dict)
+    width: int = 10
+
+    def say(self, part: str, line: str) -> None:
+        """One line of a part."""
+        self.width = max(self.width, len(part))
+        colour = COLOURS[sum(part.encode()) % len(COLOURS)]
+        click.echo(f"{click.style(part.ljust(self.width), fg=colour)} | {line[:LINE_BYTES]}")
+        sys.stdout.flush()
+
+    def plain(self, line: str) -> None:
+        """A line to copy from: nothing stands before it."""
+        click.echo(line)
+        sys.stdout.flush()
+
+    def follow(self, part: str, file: Path) -> None:
+        """Show what is written to a log file from now on."""
+        self.tails[part] = Tail(file, file.stat().st_size if file.exists() else 0)
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            self.show()
+            await asyncio.sleep(FOLLOW_S)
+
+    def show(self) -> None:
+        """Show what was written since the last time."""
+        for part, tail in self.tails.items():
+            for line in _new_lines(tail):
+                self.say(part, readable(line))
+
+
+def _new_lines(tail: Tail) -> list[str]:
+    try:
+        size = tail.file.stat().st_size
+        if size < tail.offset:
+            tail.offset, tail.rest = 0, b""
+        if size == tail.offset:
+            return []
+        with tail.file.open("rb") as file:
+            file.seek(tail.offset)
+            found = tail.rest + file.read(1024 * 1024)
+            tail.offset = file.tell()
+        if tail.offset > LARGEST_LOG_BYTES:
+            # Its writers append: the file is copied and cut, so that they need not open it again.
+            shutil.copyfile(tail.file, tail.file.with_suffix(".log.1"))
+            with tail.file.open("r+b") as file:
+                file.truncate(0)
+            tail.offset = 0
+    except OSError:
+        return []
+    *lines, tail.rest = found.split(b"\n")
+    return [line.decode(errors="replace") for line in lines if line.strip()]
+
+
+def readable(line: str) -> str:
+    """A JSON log line in few words; any other line as it is."""
+    if not line.startswith("{"):
+        return line
+    try:
+        entry = json.loads(line)
+        time = datetime.fromisoformat(entry.pop("time")).astimezone()
+        level, message = entry.pop("level"), entry.pop("message")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return line
+    error = entry.pop("error", "")
+    for known in ("service", "instance", "logger", "trace_id"):
+        entry.pop(known, None)
+    extra = "".join(f" {name}={value}" for name, value in entry.items())
+    words = f"{time:%H:%M:%S} {f'{level}: ' if level in LEVELS else ''}{message}{extra}"
+    return f"{words} ({error.strip().splitlines()[-1]})" if error else words

@@ -1,0 +1,116 @@
+"""What ``up`` declares in a cluster it started, and whether that cluster answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from cli.apply import carry_out, current
+from cli.cluster import Cluster
+from cli.declared import Item, read
+from cli.failure import Failed
+from cli.home import Home
+from cli.keys import NewKey
+from cli.plan import plan
+from libs.events.questions import ListModels, ListTenancy, ModelsAnswer, TenancyAnswer
+from libs.events.tenancy import Role
+from libs.runtime.secrets import write_private
+
+PROJECT = "demo/demo/demo"
+ROLES: dict[str, tuple[Role, ...]] = {"client": ("client",), "admin": ("client", "admin")}
+MODEL_KINDS = ("library", "model")
+ANSWER_S = 600.0
+"""How long the first answer may take: weights may have to be fetched and loaded on a slow machine."""
+REQUEST_S = 120.0
+
+
+def demo_items() -> list[Item]:
+    """The demo's declarations."""
+    text = resources.files("cli").joinpath("demo.yaml").read_text()
+    return read([("demo.yaml", text)])
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """The keys ``up`` prints, kept in the state directory (mode 0600)."""
+
+    client: NewKey
+    admin: NewKey
+
+    @classmethod
+    def of(cls, home: Home) -> Keys:
+        """The keys of this state directory, made when there are none."""
+        file = home.secret("keys.json")
+        if file.exists():
+            return msgspec.json.decode(file.read_bytes(), type=cls)
+        keys = cls(NewKey.make(), NewKey.make())
+        write_private(file, msgspec.json.encode(keys).decode())
+        return keys
+
+
+async def declare(cluster: Cluster, keys: Keys, extra: Sequence[Item], with_model: bool) -> None:
+    """Add the demo to a cluster that does not have it: tenancy, keys, price and policy to a new one, the model where
+    none is defined. What is there is never changed. ``extra``: declarations of a fleet file. Raises Failed.
+    """
+    known = {key.key_id for key in (await cluster.ask(ListTenancy(), TenancyAnswer)).keys}
+    now = await current(cluster)
+    items = list(extra)
+    if keys.client.key_id not in known:
+        items += [item for item in demo_items() if item.kind not in MODEL_KINDS]
+    if with_model and not now.models:
+        items += [item for item in demo_items() if item.kind in MODEL_KINDS]
+    await carry_out(cluster, [step for step in plan(items, now) if step.action == "add"])
+    for name, roles in ROLES.items():
+        key: NewKey = getattr(keys, name)
+        if key.key_id not in known:
+            await cluster.send(key.command(PROJECT, f"{name} key of llmgw up", roles))
+
+
+async def answered(cluster: Cluster, base_url: str, key: str, say: Callable[[str], None]) -> str | None:
+    """Wait until the first model answers a chat; its name, or None when no model is defined. Raises Failed."""
+    end = time.monotonic() + ANSWER_S
+    told = ""
+    problem = "nothing was tried"
+    while time.monotonic() < end:
+        views = (await cluster.ask(ListModels(), ModelsAnswer)).models
+        if not views:
+            return None
+        state = "; ".join(f"{one.model}: {one.state}{f' ({one.reason})' if one.reason else ''}" for one in views)
+        if state != told:
+            told = state
+            say(state)
+        if any(view.ready for view in views):
+            try:
+                return await asyncio.to_thread(_chat, base_url, key)
+            except OSError as error:
+                problem = _words(error)
+        await asyncio.sleep(0.2)
+    raise Failed(f"no chat was answered within {ANSWER_S:g} s ({told}; last: {problem}): see `llmgw explain MODEL`")
+
+
+def _chat(base_url: str, key: str) -> str:
+    """Ask the first model for a token; its name. Raises OSError."""
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    models = _call(urllib.request.Request(f"{base_url}/models", headers=headers))
+    name = str(models["data"][0]["id"])
+    body = {"model": name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+    _call(urllib.request.Request(f"{base_url}/chat/completions", json.dumps(body).encode(), headers))
+    return name
+
+
+def _call(request: urllib.request.Request) -> Any:
+    with urllib.request.urlopen(request, timeout=REQUEST_S) as response:
+        return json.load(response)
+
+
+def _words(error: OSError) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"HTTP {error.code}: {error.read(500).decode(errors='replace')}"
+    return str(error)

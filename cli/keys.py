@@ -1,0 +1,104 @@
+"""``llmgw key …``. A key is made here, shown once, and only its SHA-256 goes to the cluster."""
+
+from __future__ import annotations
+
+import base64
+import os
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+import click
+import msgspec
+
+from cli.cluster import Cluster, on_cluster
+from cli.tenancy import allowance, allowance_options, path_of
+from libs.events.commands import CreateKey, RevokeKey
+from libs.events.questions import ListTenancy, TenancyAnswer
+from libs.events.tenancy import Allowance, Role
+from libs.runtime.secrets import client_key, key_hash
+
+EVERYTHING = Allowance()
+SHOWN = 14
+"""Characters of a key that are kept for people to tell keys apart: its prefix and five more."""
+
+
+class NewKey(msgspec.Struct, frozen=True):
+    """A key that was just made. Never sent, never logged."""
+
+    key_id: str
+    key: str
+
+    @classmethod
+    def make(cls) -> NewKey:
+        key_id = "k-" + base64.b32encode(os.urandom(10)).decode().lower()[:10]
+        return cls(key_id, client_key())
+
+    def command(
+        self,
+        project: str,
+        name: str,
+        roles: tuple[Role, ...],
+        allowed: Allowance = EVERYTHING,
+        expires_at: datetime | None = None,
+    ) -> CreateKey:
+        """What tells the cluster of it."""
+        return CreateKey(
+            key_id=self.key_id,
+            key_sha256=key_hash(self.key),
+            shown=self.key[:SHOWN],
+            project=project,
+            name=name,
+            roles=roles,
+            allowance=allowed,
+            expires_at=expires_at,
+        )
+
+
+@click.group()
+def key() -> None:
+    """API keys."""
+
+
+@key.command("list")
+@on_cluster
+async def list_keys(cluster: Cluster) -> None:
+    """Every key, by the beginning it is known by."""
+    answer = await cluster.ask(ListTenancy(), TenancyAnswer)
+    columns = [("KEY", "key_id"), ("BEGINS", "shown"), ("NAME", "name"), ("PROJECT", "project"), ("ROLES", "roles")]
+    columns += [("RPM", "allowance.rpm"), ("TPM", "allowance.tpm"), ("EXPIRES", "expires_at"), ("REVOKED", "revoked")]
+    cluster.out.rows(answer.keys, columns, "there is no key yet: `llmgw key create`")
+
+
+@key.command("create")
+@click.argument("project", metavar="ORG/TEAM/PROJECT")
+@click.option("--name", default="", help="For people.")
+@click.option(
+    "--role", "roles", multiple=True, type=click.Choice(get_args(Role)), default=("client",), show_default=True
+)
+@click.option("--expires", type=click.DateTime(), help="UTC.")
+@allowance_options
+@on_cluster
+async def create(
+    cluster: Cluster,
+    project: str,
+    name: str,
+    roles: tuple[Role, ...],
+    expires: datetime | None,
+    **allowed: Any,
+) -> None:
+    """Create a key for a project and print it, this once."""
+    path_of(project, "ORG", "TEAM", "PROJECT")
+    new = NewKey.make()
+    expires_at = expires.replace(tzinfo=UTC) if expires else None
+    await cluster.send(new.command(project, name, roles, allowance(**allowed), expires_at))
+    cluster.out.one(new, [f"{new.key}", f"This is key {new.key_id}. It is shown this once: keep it now."])
+
+
+@key.command("revoke")
+@click.argument("key_id")
+@click.option("--reason", default="", help="Kept in the log.")
+@on_cluster
+async def revoke(cluster: Cluster, key_id: str, reason: str) -> None:
+    """Stop a key from working, for good."""
+    outcome = await cluster.send(RevokeKey(key_id=key_id, reason=reason))
+    cluster.out.one(outcome, [outcome.message or f"key {key_id} is revoked"])

@@ -1,0 +1,187 @@
+"""``llmgw model …`` and ``llmgw explain``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+
+import click
+
+from cli.cluster import Cluster, on_cluster
+from cli.failure import Failed
+from cli.plan import differences
+from libs.events.commands import DefineModel, RemoveModel, RestartModel, ScaleModel
+from libs.events.explanation import Explanation
+from libs.events.model import EngineName, ModelSpec, Profile, Scaling
+from libs.events.questions import ExplainModel, ListModels, ModelExplained, ModelsAnswer
+
+
+@click.group()
+def model() -> None:
+    """Models: what should be served."""
+
+
+@model.command("list")
+@on_cluster
+async def list_models(cluster: Cluster) -> None:
+    """Every model, and how many of its replicas serve."""
+    answer = await cluster.ask(ListModels(), ModelsAnswer)
+    cluster.out.rows(
+        answer.models,
+        [("MODEL", "model"), ("STATE", "state"), ("READY", "ready"), ("WANTED", "wanted"), ("WHY", "reason")],
+        "no model is defined: `llmgw model define` or `llmgw apply -f FILE`",
+    )
+
+
+@model.command("show")
+@click.argument("name")
+@on_cluster
+async def show(cluster: Cluster, name: str) -> None:
+    """A model's definition and its replicas."""
+    answer = await cluster.ask(ListModels(), ModelsAnswer)
+    spec = next((one for one in answer.specs if one.name == name), None)
+    view = next((one for one in answer.models if one.model == name), None)
+    if spec is None or view is None:
+        raise Failed(unknown(name, [one.name for one in answer.specs]))
+    lines = [f"{name}: {view.state}, {view.ready} of {view.wanted} replicas ready"]
+    if view.reason:
+        lines.append(f"  {view.reason}")
+    lines += [f"  {change.path}: {change.after}" for change in differences(None, spec) if change.path != "name"]
+    for replica in view.replicas:
+        where = f"{', '.join(replica.machines)}{f' at {replica.url}' if replica.url else ''}"
+        lines.append(f"  replica {replica.replica_id}: {replica.state} on {where}")
+        if replica.reason:
+            lines.append(f"    {replica.reason}")
+    cluster.out.one({"spec": spec, "state": view}, lines)
+
+
+@model.command("define")
+@click.argument("name")
+@click.option("--engine", required=True, type=click.Choice(get_args(EngineName)))
+@click.option("--source", metavar="library:NAME[@VERSION]", help="Weights. Only `sim` needs none.")
+@click.option("--alias", "aliases", multiple=True, help="Another name clients may use; may be repeated.")
+@click.option("--memory-mb", type=click.IntRange(1), help="Main memory to reserve (a CPU profile needs it).")
+@click.option("--cores", type=click.IntRange(0), default=1, show_default=True, help="CPU cores to reserve.")
+@click.option("--gpu-class", help="Run on GPUs of this class instead of the CPU.")
+@click.option("--gpus", type=click.IntRange(0), default=0, show_default=True, help="GPUs of one replica.")
+@click.option("--parallel", type=click.IntRange(1), default=4, show_default=True, help="Requests worked on at once.")
+@click.option("--context-length", type=click.IntRange(1), default=4096, show_default=True)
+@click.option("--replicas", type=click.IntRange(0), default=1, show_default=True)
+@click.option("--arg", "args", multiple=True, help="Argument for the engine; may be repeated.")
+@on_cluster
+async def define(
+    cluster: Cluster,
+    name: str,
+    engine: EngineName,
+    source: str | None,
+    aliases: tuple[str, ...],
+    memory_mb: int | None,
+    cores: int,
+    gpu_class: str | None,
+    gpus: int,
+    parallel: int,
+    context_length: int,
+    replicas: int,
+    args: tuple[str, ...],
+) -> None:
+    """Define a model with one profile, or replace its definition. For more than that use `llmgw apply`."""
+    profile = Profile(
+        name="gpu" if gpu_class else "cpu",
+        engine=engine,
+        gpu_class=gpu_class,
+        gpus_per_node=gpus,
+        memory_mb=memory_mb,
+        cores=cores,
+        parallel=parallel,
+        args=args,
+    )
+    spec = ModelSpec(
+        name=name,
+        aliases=aliases,
+        source=source,
+        context_length=context_length,
+        profiles=(profile,),
+        scaling=Scaling(min=replicas),
+    )
+    outcome = await cluster.send(DefineModel(spec=spec))
+    cluster.out.one(outcome, [outcome.message or f"{name} is {'defined' if outcome.status == 'done' else 'as it was'}"])
+
+
+@model.command("scale")
+@click.argument("name")
+@click.argument("replicas", type=click.IntRange(0))
+@click.option("--max", "most", type=click.IntRange(0), help="Up to so many when requests wait.")
+@on_cluster
+async def scale(cluster: Cluster, name: str, replicas: int, most: int | None) -> None:
+    """Change how many replicas a model has."""
+    outcome = await cluster.send(ScaleModel(model=name, scaling=Scaling(min=replicas, max=most)))
+    cluster.out.one(outcome, [outcome.message or f"{name}: {replicas} replicas wanted"])
+
+
+@model.command("restart")
+@click.argument("name")
+@on_cluster
+async def restart(cluster: Cluster, name: str) -> None:
+    """Try a parked model again."""
+    outcome = await cluster.send(RestartModel(model=name))
+    cluster.out.one(outcome, [outcome.message or f"{name} is tried again"])
+
+
+@model.command("remove")
+@click.argument("name")
+@on_cluster
+async def remove(cluster: Cluster, name: str) -> None:
+    """Stop serving a model and forget its definition."""
+    outcome = await cluster.send(RemoveModel(model=name))
+    cluster.out.one(outcome, [outcome.message or f"{name} is removed; its replicas are stopped"])
+
+
+@click.command()
+@click.argument("name", metavar="MODEL")
+@on_cluster
+async def explain(cluster: Cluster, name: str) -> None:
+    """Why a model runs where it runs, or nowhere, and what happened to it lately."""
+    answer = await cluster.ask(ExplainModel(model=name), ModelExplained)
+    cluster.out.one(answer, explained(answer))
+
+
+def explained(answer: ModelExplained) -> Iterator[str]:
+    """The answer as lines for a person."""
+    view = answer.model
+    yield f"{view.model}: {view.state}, {view.ready} of {view.wanted} replicas ready"
+    if view.reason:
+        yield f"  {view.reason}"
+    for replica in view.replicas:
+        yield ""
+        machines = ", ".join(replica.machines)
+        yield f"replica {replica.replica_id}: {replica.state} on {machines} (profile {replica.profile})"
+        if replica.reason:
+            yield f"  {replica.reason}"
+        if replica.replica_id in answer.placements:
+            yield from placement(answer.placements[replica.replica_id])
+    if answer.unplaced is not None:
+        yield ""
+        yield "not placed:"
+        yield from placement(answer.unplaced)
+    if answer.recent:
+        yield ""
+        yield "lately:"
+        for happening in answer.recent:
+            yield f"  {happening.at:%H:%M:%S} #{happening.sequence} {happening.sentence}"
+
+
+def placement(explanation: Explanation) -> Iterator[str]:
+    """Why there: every candidate with its scores or what spoke against it."""
+    if explanation.summary:
+        yield f"  {explanation.summary}"
+    turned_away = ", ".join(f"{check} {count}" for check, count in explanation.rejected.items())
+    yield f"  {explanation.considered} nodes considered{f', turned away by: {turned_away}' if turned_away else ''}"
+    for candidate in explanation.candidates:
+        mark = "*" if candidate.machine_id in explanation.chosen else " "
+        scores = ", ".join(f"{part} {score:.2f}" for part, score in candidate.scores.items())
+        why = "; ".join(candidate.rejected) or scores or "fits"
+        yield f"  {mark} {candidate.machine_id} ({candidate.profile}): {why}"
+
+
+def unknown(name: str, known: list[str]) -> str:
+    return f"there is no model {name!r}: known are {', '.join(sorted(known)) or 'none'}"

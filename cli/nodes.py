@@ -1,0 +1,94 @@
+"""``llmgw node …`` and ``llmgw logs``."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from cli.cluster import Cluster, on_cluster
+from cli.failure import Failed
+from libs.events.commands import CordonNode, DrainNode, UncordonNode
+from libs.events.questions import AskLogs, ListNodes, LogsAnswer, NodesAnswer
+
+FOLLOW_S = 0.5
+"""How often a followed log is asked for what is new."""
+
+
+@click.group()
+def node() -> None:
+    """Nodes: the machines that run engines."""
+
+
+@node.command("list")
+@on_cluster
+async def list_nodes(cluster: Cluster) -> None:
+    """Every node, its state and what is free on it."""
+    answer = await cluster.ask(ListNodes(), NodesAnswer)
+    columns = [("NODE", "machine_id"), ("STATE", "state"), ("CORES", "cpu_count"), ("FREE", "cores_free")]
+    columns += [("MEMORY MB", "memory_total_mb"), ("FREE MB", "memory_free_mb"), ("GPUS", "gpus"), ("RUNS", "shards")]
+    cluster.out.rows(answer.nodes, columns, "no node has registered: is a node agent running?")
+
+
+@node.command("cordon")
+@click.argument("name")
+@click.option("--reason", default="", help="Kept in the log.")
+@on_cluster
+async def cordon(cluster: Cluster, name: str, reason: str) -> None:
+    """Give a node nothing new; what runs there stays."""
+    outcome = await cluster.send(CordonNode(machine_id=name, reason=reason))
+    cluster.out.one(outcome, [outcome.message or f"{name} is cordoned"])
+
+
+@node.command("drain")
+@click.argument("name")
+@click.option("--reason", default="", help="Kept in the log.")
+@on_cluster
+async def drain(cluster: Cluster, name: str, reason: str) -> None:
+    """Give a node nothing new and move away what runs there."""
+    outcome = await cluster.send(DrainNode(machine_id=name, reason=reason))
+    cluster.out.one(outcome, [outcome.message or f"{name} is being drained"])
+
+
+@node.command("uncordon")
+@click.argument("name")
+@on_cluster
+async def uncordon(cluster: Cluster, name: str) -> None:
+    """Let a node take work again, after a cordon or a drain."""
+    outcome = await cluster.send(UncordonNode(machine_id=name))
+    cluster.out.one(outcome, [outcome.message or f"{name} takes work again"])
+
+
+@click.command()
+@click.argument("source", metavar="NODE|SHARD")
+@click.option("-n", "--lines", type=click.IntRange(1), default=200, show_default=True)
+@click.option("-f", "--follow", is_flag=True, help="Go on printing what comes.")
+@on_cluster
+async def logs(cluster: Cluster, source: str, lines: int, follow: bool) -> None:
+    """What an agent (`llmgw logs NODE`, or NODE/agent) or an engine (`llmgw logs SHARD`) printed."""
+    machine_id, stream = await _source(cluster, source)
+    cursor = 0
+    while True:
+        question = AskLogs(machine_id=machine_id, source=stream, lines=lines, after=cursor)
+        answer = await cluster.ask(question, LogsAnswer)
+        cursor = answer.cursor
+        for line in answer.lines:
+            cluster.out.event({"line": line}, line)
+        if not follow:
+            return
+        await asyncio.sleep(FOLLOW_S)
+
+
+async def _source(cluster: Cluster, source: str) -> tuple[str, str]:
+    nodes = (await cluster.ask(ListNodes(), NodesAnswer)).nodes
+    machine_id, _, part = source.partition("/")
+    for one in nodes:
+        if one.machine_id == machine_id:
+            return machine_id, part or "agent"
+        if source in one.shards:
+            return one.machine_id, source
+    running = [shard for one in nodes for shard in one.shards]
+    raise Failed(
+        f"nothing is called {source!r}: nodes are {', '.join(one.machine_id for one in nodes) or 'none'}, "
+        f"shards are {', '.join(running) or 'none'}"
+    )

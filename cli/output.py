@@ -1,0 +1,121 @@
+"""What commands print: text for people, or JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+import click
+import msgspec
+
+
+class Output(Protocol):
+    """Where a command's result goes."""
+
+    def rows(self, rows: Sequence[Any], columns: Sequence[tuple[str, str]], empty: str) -> None:
+        """Many of the same; ``columns`` are (heading, field). ``empty`` is said to a person when there are none."""
+        ...
+
+    def one(self, value: Any, text: Iterable[str]) -> None:
+        """One result: the value for programs, the lines for people."""
+        ...
+
+    def event(self, value: Any, text: str) -> None:
+        """One of a stream of results, at once."""
+        ...
+
+
+class Json:
+    """JSON on stdout, every field present."""
+
+    def rows(self, rows: Sequence[Any], columns: Sequence[tuple[str, str]], empty: str) -> None:
+        self.one([plain(row) for row in rows], ())
+
+    def one(self, value: Any, text: Iterable[str]) -> None:
+        click.echo(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2).decode())
+
+    def event(self, value: Any, text: str) -> None:
+        click.echo(msgspec.json.encode(plain(value)).decode())
+        sys.stdout.flush()
+
+
+class Text:
+    """Aligned columns and sentences."""
+
+    def rows(self, rows: Sequence[Any], columns: Sequence[tuple[str, str]], empty: str) -> None:
+        if not rows:
+            click.echo(empty)
+            return
+        cells = [[heading for heading, _ in columns]]
+        cells += [[cell(value_of(row, field)) for _, field in columns] for row in rows]
+        widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+        for line in cells:
+            click.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+
+    def one(self, value: Any, text: Iterable[str]) -> None:
+        for line in text:
+            click.echo(line)
+
+    def event(self, value: Any, text: str) -> None:
+        click.echo(text)
+        sys.stdout.flush()
+
+
+class Quiet:
+    """Prints nothing: for whoever uses a command's work and not its words."""
+
+    def rows(self, rows: Sequence[Any], columns: Sequence[tuple[str, str]], empty: str) -> None: ...
+
+    def one(self, value: Any, text: Iterable[str]) -> None: ...
+
+    def event(self, value: Any, text: str) -> None: ...
+
+
+def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--json``: the command gets its Output as ``out``."""
+    return click.option(
+        "--json",
+        "out",
+        is_flag=True,
+        callback=lambda ctx, option, given: Json() if given else Text(),
+        help="Print JSON.",
+    )(function)
+
+
+def plain(value: Any) -> Any:
+    """Structs as mappings with every field, defaults included."""
+    if isinstance(value, msgspec.Struct):
+        fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        tag = value.__struct_config__.tag
+        return {"type": tag, **fields} if tag else fields
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value
+
+
+def value_of(row: Any, field: str) -> Any:
+    """A field by its dotted name."""
+    for name in field.split("."):
+        row = row.get(name) if isinstance(row, dict) else getattr(row, name)
+    return row
+
+
+def cell(value: Any) -> str:
+    """A value in a column."""
+    if value is None or value == () or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, tuple | list):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={one}" for key, one in value.items())
+    return str(value)

@@ -1,0 +1,53 @@
+"""``llmgw policy …``. Policies are defined by ``llmgw apply``."""
+
+from __future__ import annotations
+
+import click
+
+from cli.cluster import Cluster, on_cluster
+from libs.events.commands import RemovePolicy
+from libs.events.questions import ListPolicies, PoliciesAnswer
+
+
+@click.group()
+def policy() -> None:
+    """Guard policies: rules on what may go in."""
+
+
+@policy.command("list")
+@on_cluster
+async def list_policies(cluster: Cluster) -> None:
+    """Every policy."""
+    answer = await cluster.ask(ListPolicies(), PoliciesAnswer)
+    if_empty = "no policy is defined: declare one in a file for `llmgw apply`"
+    rows = [
+        {
+            "name": one.name,
+            "mode": one.mode,
+            "default": one.default,
+            "fail": one.fail,
+            "rules": (
+                *([f"secrets:{one.input.secrets.action}"] if one.input.secrets else []),
+                *(f"{kind}:{action}" for kind, action in one.input.pii.items()),
+                *(f"deny {rule.name}:{rule.action}" for rule in one.input.deny),
+            ),
+        }
+        for one in answer.policies
+    ]
+    columns = [
+        ("POLICY", "name"),
+        ("MODE", "mode"),
+        ("EVERY REQUEST", "default"),
+        ("FAILS", "fail"),
+        ("RULES", "rules"),
+    ]
+    cluster.out.rows(rows, columns, if_empty)
+
+
+@policy.command("remove")
+@click.argument("name")
+@on_cluster
+async def remove(cluster: Cluster, name: str) -> None:
+    """Remove a policy."""
+    outcome = await cluster.send(RemovePolicy(policy=name))
+    cluster.out.one(outcome, [outcome.message or f"policy {name} is removed"])

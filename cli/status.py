@@ -1,0 +1,118 @@
+"""``llmgw status``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import click
+import msgspec
+
+from cli.cluster import Cluster, on_cluster
+from cli.failure import Failed
+from cli.home import PartSeen
+from cli.processes import alive
+from libs.events.contract import Question
+from libs.events.questions import (
+    LibraryAnswer,
+    ListLibrary,
+    ListModels,
+    ListNodes,
+    ListPolicies,
+    ListTenancy,
+    ModelsAnswer,
+    NodesAnswer,
+    PoliciesAnswer,
+    SchedulerState,
+    StateAnswer,
+    TenancyAnswer,
+)
+from libs.events.views import ModelView, NodeView
+
+OWNERS: dict[str, tuple[Question, type]] = {
+    "accounting": (ListTenancy(), TenancyAnswer),
+    "guard": (ListPolicies(), PoliciesAnswer),
+    "mirror": (ListLibrary(), LibraryAnswer),
+}
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A service or server, and how it is."""
+
+    name: str
+    state: str
+    pid: int | None = None
+    restarts: int | None = None
+
+
+class Status(msgspec.Struct, frozen=True):
+    parts: tuple[Part, ...]
+    nodes: tuple[NodeView, ...]
+    models: tuple[ModelView, ...]
+    position: int | None
+    """Sequence of the last event the scheduler's leader folded."""
+
+
+@click.command()
+@on_cluster
+async def status(cluster: Cluster) -> None:
+    """What runs, what serves, and what is missing."""
+    found = await look(cluster)
+    cluster.out.one(found, lines(found))
+
+
+async def look(cluster: Cluster) -> Status:
+    """Ask everybody, side by side; whoever does not answer is shown so."""
+
+    async def state_of(name: str, question: Question, kind: type) -> Part:
+        try:
+            await cluster.ask(question, kind, timeout_s=2)
+            return Part(name, "answers")
+        except Failed as error:
+            return Part(name, error.message)
+
+    parts = list(await asyncio.gather(*(state_of(name, *asked) for name, asked in OWNERS.items())))
+    nodes: tuple[NodeView, ...] = ()
+    models: tuple[ModelView, ...] = ()
+    position = None
+    try:
+        scheduler = await cluster.ask(SchedulerState(), StateAnswer, timeout_s=2)
+        position = scheduler.position
+        parts.insert(0, Part("scheduler", f"{scheduler.instance} {'leads' if scheduler.leader else 'stands by'}"))
+        nodes = (await cluster.ask(ListNodes(), NodesAnswer)).nodes
+        models = (await cluster.ask(ListModels(), ModelsAnswer)).models
+    except Failed as error:
+        parts.insert(0, Part("scheduler", error.message))
+    if cluster.home is not None:
+        parts = with_processes(parts, cluster.home.record().parts)
+    return Status(tuple(parts), nodes, models, position)
+
+
+def with_processes(parts: list[Part], seen: dict[str, PartSeen]) -> list[Part]:
+    """The parts with the processes `up` started for them, and those only `up` knows."""
+    states = {part.name: part.state for part in parts}
+    merged = [
+        Part(name, states.pop(name, "runs") if alive(one.process) else "does not run", one.process.pid, one.restarts)
+        for name, one in seen.items()
+    ]
+    return merged + [Part(name, state) for name, state in states.items()]
+
+
+def lines(found: Status) -> Iterator[str]:
+    """For a person."""
+    for part in found.parts:
+        process = f" (pid {part.pid}, restarted {part.restarts} times)" if part.pid else ""
+        yield f"{part.name}: {part.state}{process}"
+    yield ""
+    for node in found.nodes:
+        yield (
+            f"node {node.machine_id}: {node.state}, {node.cores_free} of {node.cpu_count} cores and "
+            f"{node.memory_free_mb:,} of {node.memory_total_mb:,} MB free, {len(node.shards)} shards"
+        )
+    if not found.nodes:
+        yield "no node has registered"
+    for model in found.models:
+        why = f": {model.reason}" if model.reason else ""
+        yield f"model {model.model}: {model.state}, {model.ready} of {model.wanted} replicas ready{why}"
+    if not found.models:
+        yield "no model is defined"

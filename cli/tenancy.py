@@ -1,0 +1,148 @@
+"""``llmgw org|team|project …``: who may use the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from cli.cluster import Cluster, on_cluster
+from libs.events.commands import DefineOrg, DefineProject, DefineTeam, RemoveOrg, RemoveProject, RemoveTeam
+from libs.events.questions import ListTenancy, TenancyAnswer
+from libs.events.tenancy import Allowance, OrgSpec, ProjectSpec, TeamSpec
+
+ALLOWANCE_COLUMNS = [
+    ("MODELS", "allowance.models"),
+    ("RPM", "allowance.rpm"),
+    ("TPM", "allowance.tpm"),
+    ("POLICIES", "allowance.policies"),
+]
+
+
+def allowance_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--model``, ``--rpm``, ``--tpm``, ``--policy``: what a level may do; it only narrows what stands above it."""
+    for option in (
+        click.option("--policy", "policies", multiple=True, help="Guard policy that applies; may be repeated."),
+        click.option("--tpm", type=click.IntRange(1), help="Tokens a minute."),
+        click.option("--rpm", type=click.IntRange(1), help="Requests a minute."),
+        click.option("--model", "models", multiple=True, help="Only this model; may be repeated.  [default: all]"),
+    ):
+        function = option(function)
+    return function
+
+
+def allowance(models: tuple[str, ...], rpm: int | None, tpm: int | None, policies: tuple[str, ...]) -> Allowance:
+    return Allowance(models=models or None, rpm=rpm, tpm=tpm, policies=policies)
+
+
+def path_of(text: str, *levels: str) -> list[str]:
+    """The parts of ``ORG/TEAM…``. Raises UsageError."""
+    parts = text.split("/")
+    if len(parts) != len(levels) or not all(parts):
+        raise click.UsageError(f"{text!r} is not {'/'.join(levels)}")
+    return parts
+
+
+@click.group()
+def org() -> None:
+    """Organisations."""
+
+
+@org.command("list")
+@on_cluster
+async def list_orgs(cluster: Cluster) -> None:
+    """Every organisation."""
+    answer = await cluster.ask(ListTenancy(), TenancyAnswer)
+    cluster.out.rows(answer.orgs, [("ORGANISATION", "name"), *ALLOWANCE_COLUMNS], "there is no organisation yet")
+
+
+@org.command("create")
+@click.argument("name")
+@allowance_options
+@on_cluster
+async def create_org(cluster: Cluster, name: str, **allowed: Any) -> None:
+    """Create an organisation, or replace what it allows."""
+    outcome = await cluster.send(DefineOrg(spec=OrgSpec(name=name, allowance=allowance(**allowed))))
+    cluster.out.one(outcome, [outcome.message or f"organisation {name}: {outcome.status}"])
+
+
+@org.command("remove")
+@click.argument("name")
+@on_cluster
+async def remove_org(cluster: Cluster, name: str) -> None:
+    """Remove an organisation that has no teams."""
+    outcome = await cluster.send(RemoveOrg(org=name))
+    cluster.out.one(outcome, [outcome.message or f"organisation {name} is removed"])
+
+
+@click.group()
+def team() -> None:
+    """Teams of an organisation."""
+
+
+@team.command("list")
+@on_cluster
+async def list_teams(cluster: Cluster) -> None:
+    """Every team."""
+    answer = await cluster.ask(ListTenancy(), TenancyAnswer)
+    columns = [("ORGANISATION", "org"), ("TEAM", "name"), *ALLOWANCE_COLUMNS]
+    cluster.out.rows(answer.teams, columns, "there is no team yet")
+
+
+@team.command("create")
+@click.argument("path", metavar="ORG/TEAM")
+@allowance_options
+@on_cluster
+async def create_team(cluster: Cluster, path: str, **allowed: Any) -> None:
+    """Create a team, or replace what it allows."""
+    org_name, name = path_of(path, "ORG", "TEAM")
+    spec = TeamSpec(org=org_name, name=name, allowance=allowance(**allowed))
+    outcome = await cluster.send(DefineTeam(spec=spec))
+    cluster.out.one(outcome, [outcome.message or f"team {path}: {outcome.status}"])
+
+
+@team.command("remove")
+@click.argument("path", metavar="ORG/TEAM")
+@on_cluster
+async def remove_team(cluster: Cluster, path: str) -> None:
+    """Remove a team that has no projects."""
+    path_of(path, "ORG", "TEAM")
+    outcome = await cluster.send(RemoveTeam(team=path))
+    cluster.out.one(outcome, [outcome.message or f"team {path} is removed"])
+
+
+@click.group()
+def project() -> None:
+    """Projects of a team: keys belong to them."""
+
+
+@project.command("list")
+@on_cluster
+async def list_projects(cluster: Cluster) -> None:
+    """Every project."""
+    answer = await cluster.ask(ListTenancy(), TenancyAnswer)
+    columns = [("ORGANISATION", "org"), ("TEAM", "team"), ("PROJECT", "name"), *ALLOWANCE_COLUMNS]
+    cluster.out.rows(answer.projects, columns, "there is no project yet")
+
+
+@project.command("create")
+@click.argument("path", metavar="ORG/TEAM/PROJECT")
+@allowance_options
+@on_cluster
+async def create_project(cluster: Cluster, path: str, **allowed: Any) -> None:
+    """Create a project, or replace what it allows."""
+    org_name, team_name, name = path_of(path, "ORG", "TEAM", "PROJECT")
+    spec = ProjectSpec(org=org_name, team=team_name, name=name, allowance=allowance(**allowed))
+    outcome = await cluster.send(DefineProject(spec=spec))
+    cluster.out.one(outcome, [outcome.message or f"project {path}: {outcome.status}"])
+
+
+@project.command("remove")
+@click.argument("path", metavar="ORG/TEAM/PROJECT")
+@on_cluster
+async def remove_project(cluster: Cluster, path: str) -> None:
+    """Remove a project."""
+    path_of(path, "ORG", "TEAM", "PROJECT")
+    outcome = await cluster.send(RemoveProject(project=path))
+    cluster.out.one(outcome, [outcome.message or f"project {path} is removed"])

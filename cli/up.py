@@ -1,0 +1,147 @@
+"""``llmgw up`` and ``llmgw down``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from cli import fleet as fleets
+from cli.cluster import quiet
+from cli.console import Console
+from cli.failure import Failed
+from cli.home import Home, Record, default
+from cli.output import Output, json_option
+from cli.parts import Layout, ports_needed
+from cli.ports import choose
+from cli.processes import alive, end, seen, wait_gone
+from cli.running import Running, stop_engines
+from cli.supervisor import last_words
+
+HOLD_S = 30.0
+STOP_S = 90.0
+"""How long `down` waits for `up` to stop everything; each part has less."""
+
+state_dir_option = click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the cluster keeps everything.  [default: ~/.local/state/llmgw]",
+)
+
+
+@click.command()
+@state_dir_option
+@click.option("--port", type=click.IntRange(0, 65535), help="The gateway's port; 0: a free one.  [default: 8080]")
+@click.option("--detach", is_flag=True, help="Return once a chat completion succeeds; `llmgw down` stops it.")
+@click.option("--no-model", is_flag=True, help="Start without the demo's model.")
+@click.option("--fleet", type=click.Path(path_type=Path, dir_okay=False), help="Simulated machines, and what to apply.")
+@click.option(
+    "--hold",
+    "holds",
+    multiple=True,
+    metavar="PART[=SECONDS]",
+    help=f"When this part dies, keep it down so long before it is started again, {HOLD_S:g} s unless given: for tests.",
+)
+def up(
+    state_dir: Path | None, port: int | None, detach: bool, no_model: bool, fleet: Path | None, holds: tuple[str, ...]
+) -> None:
+    """Start a whole cluster on this machine and keep it running until Ctrl-C."""
+    home = Home(state_dir or default())
+    simulated = fleets.load(fleet) if fleet else fleets.Fleet()
+    held = dict(map(hold_of, holds))
+    home.make()
+    if detach:
+        wait_detached(home, detached(home))
+        return
+    quiet()
+    console = Console()
+    with home.lock():
+        record = home.record()
+        leave_nothing(record, console)
+        record.ports = choose(ports_needed(simulated.machines), record.ports, port)
+        record.up, record.parts = seen(os.getpid()), {}
+        home.endpoint_file.unlink(missing_ok=True)
+        layout = Layout(home, record.ports, simulated.machines, held)
+        unknown = sorted(set(held) - set(layout.names))
+        if unknown:
+            raise click.UsageError(f"--hold {unknown[0]}: parts are {', '.join(layout.names)}")
+        record.agents = tuple(layout.agents)
+        asyncio.run(Running(layout, simulated, record, console, with_model=not no_model).run())
+
+
+def hold_of(text: str) -> tuple[str, float]:
+    """Part and seconds of ``PART[=SECONDS]``. Raises UsageError."""
+    part, given, seconds = text.partition("=")
+    try:
+        return part, float(seconds) if given else HOLD_S
+    except ValueError:
+        raise click.UsageError(f"--hold {text}: {seconds!r} is not a number of seconds") from None
+
+
+def leave_nothing(record: Record, console: Console) -> None:
+    """End what an ``up`` that was killed left behind. Its engines stay: the new agents take them over."""
+    left = {name: one.process for name, one in record.parts.items() if alive(one.process)}
+    if left:
+        console.say("up", f"an earlier run was killed and left {', '.join(left)}: ending them")
+        end(left.values())
+
+
+def detached(home: Home) -> subprocess.Popen[bytes]:
+    """The same command again, without ``--detach``, as a process of its own that writes to a log."""
+    arguments = [one for one in sys.argv[1:] if one != "--detach"]
+    with home.log("up").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "cli.main", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def wait_detached(home: Home, child: subprocess.Popen[bytes]) -> None:
+    """Return when the cluster answers. Raises Failed when it does not come up."""
+    told = ""
+    while True:
+        record = home.record()
+        ours = record.up is not None and record.up.pid == child.pid
+        if ours and record.phase == "ready":
+            click.echo(f"llmgw is up: {home.endpoint().base_url} (keys in {home.endpoint_file})")
+            return
+        if ours and record.reason and record.reason != told:
+            told = record.reason
+            click.echo(told, err=True)
+        if child.poll() is not None:
+            record = home.record()
+            failed = record.up is not None and record.up.pid == child.pid and record.phase == "failed"
+            raise Failed(record.reason if failed else f"`up` ended before it was ready. {last_words(home.log('up'))}")
+        time.sleep(0.05)
+
+
+@click.command()
+@state_dir_option
+@json_option
+def down(state_dir: Path | None, out: Output) -> None:
+    """Stop the cluster of a state directory, its engines too."""
+    home = Home(state_dir or default())
+    record = home.record()
+    if record.up is not None and alive(record.up):
+        os.kill(record.up.pid, 15)
+        if not wait_gone(record.up, STOP_S):
+            raise Failed(f"`up` (pid {record.up.pid}) did not stop within {STOP_S:g} s: see {home.log('up')}")
+        out.one({"stopped": True}, [f"stopped the cluster in {home.root}"])
+        return
+    left = {name: one.process for name, one in record.parts.items() if alive(one.process)}
+    end(left.values(), grace_s=30)
+    asyncio.run(stop_engines(home, record.agents, lambda line: click.echo(line, err=True)))
+    home.endpoint_file.unlink(missing_ok=True)
+    if record.parts:
+        record.parts, record.phase = {}, "stopped"
+        home.remember(record)
+    said = f"stopped what was left of the cluster in {home.root}" if left else f"no cluster runs in {home.root}"
+    out.one({"stopped": bool(left)}, [said])
