@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -130,25 +130,35 @@ def read(texts: Iterable[tuple[str, str]], kind: type[Sections] = Sections) -> l
     return sorted(items, key=lambda item: KINDS.index(item.kind))
 
 
-def _documents(text: str) -> Iterator[tuple[yaml.Node, Any]]:
+def _documents(text: str) -> Iterator[tuple[yaml.Node, Callable[[yaml.Node], Any]]]:
     loader = yaml.SafeLoader(text)
     try:
         while loader.check_node():
             node = loader.get_node()
             if node is not None:
-                yield node, loader.construct_document(node)
+                yield node, loader.construct_document
     finally:
         loader.dispose()
 
 
-def _items(file: str, kind: type[Sections], node: yaml.Node, value: Any, faults: list[str]) -> list[Item]:
-    if value is None:
+def _items(
+    file: str, kind: type[Sections], node: yaml.Node, construct: Callable[[yaml.Node], Any], faults: list[str]
+) -> list[Item]:
+    if node.tag == "tag:yaml.org,2002:null":
+        return []
+    if not isinstance(node, yaml.MappingNode):
+        known = ", ".join(kind.__struct_fields__)
+        faults.append(
+            f"{file}:{node.start_mark.line + 1}: a file holds sections ({known}), each a list; found another form"
+        )
         return []
     lines: dict[str, int] = {}
     found = len(faults)
     _check(file, node, inspect.type_info(kind), "", lines, faults)
     if len(faults) > found:
         return []
+    # Only now: constructing resolves merge keys in the nodes themselves.
+    value = construct(node)
     items: list[Item] = []
     for section, element in (
         ("library", Weights),
@@ -222,10 +232,6 @@ def _check(file: str, node: yaml.Node, kind: inspect.Type, path: str, lines: dic
         element = kind.item_type if isinstance(kind, inspect.VarTupleType) else inspect.AnyType()
         for number, child in enumerate(node.value):
             _check(file, child, element, f"{path}[{number}]", lines, faults)
-    elif isinstance(kind, inspect.StructType) and not path:
-        faults.append(
-            f"{file}:1: a file holds sections ({', '.join(f.encode_name for f in kind.fields)}); found no mapping"
-        )
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:

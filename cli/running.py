@@ -61,7 +61,8 @@ def banner(endpoint: Endpoint, model: str | None, home: Home) -> Iterator[str]:
         yield f"  -d '{body}'"
     yield ""
     where = "" if home.root == default() else f" --state-dir {home.root}"
-    yield f"`llmgw status{where}` shows what runs, `llmgw events tail{where}` tells what happens. Ctrl-C stops everything."
+    yield f"`llmgw status{where}` shows what runs, `llmgw events tail{where}` tells what happens."
+    yield "Ctrl-C stops everything."
 
 
 class Running:

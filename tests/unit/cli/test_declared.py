@@ -1,0 +1,139 @@
+"""Files of ``apply``: what they declare, and what is wrong with them, by file and line."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.declared import BadFile, Item, read
+from cli.demo import demo_items
+from libs.events.tenancy import Allowance, ProjectSpec
+
+MODEL = """\
+models:
+  - name: tiny
+    profiles:
+      - name: cpu
+        engine: sim
+        memory_mb: 100
+"""
+
+
+def faults(*texts: str) -> list[str]:
+    with pytest.raises(BadFile) as caught:
+        read((f"f{number}.yaml", text) for number, text in enumerate(texts))
+    return [line.strip() for line in caught.value.message.splitlines()[1:]]
+
+
+def by_kind(items: list[Item]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for item in items:
+        found.setdefault(item.kind, []).append(item.name)
+    return found
+
+
+def test_a_tree_of_tenancy_becomes_single_things_in_the_order_they_can_be_applied() -> None:
+    text = (
+        "prices:\n  - {model: tiny, prompt_micros: 5}\n"
+        "orgs:\n  - name: acme\n    teams:\n      - name: web\n        projects:\n"
+        "          - {name: shop, allowance: {rpm: 7}}\n"
+        "policies:\n  - {name: watch}\n"
+    )
+
+    items = read([("f.yaml", text), ("g.yaml", MODEL)])
+
+    assert [(item.kind, item.name) for item in items] == [
+        ("policy", "watch"),
+        ("org", "acme"),
+        ("team", "acme/web"),
+        ("project", "acme/web/shop"),
+        ("model", "tiny"),
+        ("price", "tiny"),
+    ]
+    assert items[3].spec == ProjectSpec(org="acme", team="web", name="shop", allowance=Allowance(rpm=7))
+    assert items[3].place.at("allowance.rpm") == "f.yaml:8"
+
+
+def test_an_unknown_key_is_told_with_file_line_and_the_nearest_known_key() -> None:
+    text = MODEL.replace("memory_mb", "memmory_mb") + "    scalling: {min: 1}\n"
+
+    assert faults(text) == [
+        "f0.yaml:6: unknown key 'models[0].profiles[0].memmory_mb': did you mean 'memory_mb'?",
+        "f0.yaml:7: unknown key 'models[0].scalling': did you mean 'scaling'?",
+    ]
+
+
+def test_a_key_unlike_any_other_is_told_with_those_that_are_known() -> None:
+    assert faults("zzz: 1\n") == [
+        "f0.yaml:1: unknown key 'zzz': known here are library, models, orgs, policies, prices"
+    ]
+
+
+def test_a_value_of_the_wrong_kind_is_told_with_its_line() -> None:
+    (fault,) = faults(MODEL.replace("100", "lots"))
+
+    assert fault == "f0.yaml:6: models[0].profiles[0].memory_mb: Expected `int | null`, got `str`"
+
+
+def test_a_missing_field_is_told_with_the_line_of_what_lacks_it() -> None:
+    (fault,) = faults("models:\n  - name: tiny\n    profiles:\n      - name: cpu\n")
+
+    assert fault.startswith("f0.yaml:4: models[0].profiles[0]: ")
+    assert "engine" in fault
+
+
+def test_every_file_is_read_before_anything_is_said() -> None:
+    assert [fault.partition(":")[0] for fault in faults("modells: []\n", MODEL, "orgs:\n  - {nam: x}\n")] == [
+        "f0.yaml",
+        "f2.yaml",
+    ]
+
+
+def test_the_same_thing_declared_twice_is_told_with_both_places() -> None:
+    assert faults(MODEL, "\n" + MODEL) == [
+        "f1.yaml:3: model 'tiny' is declared a second time, first at f0.yaml:2: keep one"
+    ]
+
+
+def test_a_key_that_stands_twice_is_told() -> None:
+    assert faults(MODEL + "    name: other\n") == ["f0.yaml:7: the key 'models[0].name' stands twice: keep one"]
+
+
+@pytest.mark.parametrize("text", ["models: [", "a: b: c", "\tmodels:"])
+def test_text_that_is_not_yaml_is_told_with_its_line(text: str) -> None:
+    (fault,) = faults(text)
+
+    assert fault.startswith("f0.yaml:1: not YAML: ")
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n---\n", "models: []\n", "models:\n"])
+def test_files_may_declare_nothing(text: str) -> None:
+    assert read([("f.yaml", text)]) == []
+
+
+def test_a_list_is_not_a_file() -> None:
+    (fault,) = faults("- models\n")
+
+    assert "f0.yaml:1" in fault
+    assert "models" in fault
+
+
+def test_anchors_and_merges_are_understood() -> None:
+    text = (
+        "models:\n"
+        "  - &one\n    name: a\n    profiles: [{name: cpu, engine: sim}]\n"
+        "  - <<: *one\n    name: b\n"
+    )  # fmt: skip
+
+    assert by_kind(read([("f.yaml", text)])) == {"model": ["a", "b"]}
+
+
+def test_the_demo_is_well_formed() -> None:
+    assert by_kind(demo_items()) == {
+        "library": ["gemma3-270m"],
+        "policy": ["watch-secrets"],
+        "org": ["demo"],
+        "team": ["demo/demo"],
+        "project": ["demo/demo/demo"],
+        "model": ["gemma3-270m"],
+        "price": ["gemma3-270m"],
+    }

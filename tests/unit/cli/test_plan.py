@@ -1,0 +1,151 @@
+"""What apply would do, against what is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from cli import fleet
+from cli.apply import plan_lines
+from cli.declared import Item, Weights, read
+from cli.demo import demo_items
+from cli.plan import Change, Current, plan, pruning, sections
+from libs.events.commands import DefineModel, DefineTeam, ImportVersion, RemoveModel, RemoveVersion
+from libs.events.model import ModelSpec, Profile, Scaling
+from libs.events.policy import DenyRule, InputRules, PolicySpec
+from libs.events.tenancy import Allowance, OrgSpec, Price, ProjectSpec, TeamSpec
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SECTION = {
+    "library": "library",
+    "policy": "policies",
+    "org": "orgs",
+    "team": "teams",
+    "project": "projects",
+    "model": "models",
+    "price": "prices",
+}
+MODEL = ModelSpec(name="tiny", source="library:w", profiles=(Profile(name="cpu", engine="sim", memory_mb=100),))
+
+
+def holding(items: list[Item]) -> Current:
+    """A cluster in which exactly these things are."""
+    specs: dict[str, list[Any]] = {}
+    for item in items:
+        specs.setdefault(SECTION[item.kind], []).append(item.spec)
+    return Current(**{section: tuple(found) for section, found in specs.items()})
+
+
+def test_nothing_is_planned_for_what_is_as_declared() -> None:
+    text = yaml.safe_dump(msgspec.to_builtins(sections(EVERYTHING)), sort_keys=False)
+
+    items = read([("export.yaml", text)])
+
+    assert len(items) == 10
+    assert plan(items, EVERYTHING) == []
+    assert pruning(items, EVERYTHING) == []
+
+
+def test_a_change_is_shown_with_before_and_after() -> None:
+    changed = msgspec.structs.replace(MODEL, context_length=8192, scaling=Scaling(min=3))
+    items = read([("f.yaml", yaml.safe_dump({"models": [msgspec.to_builtins(changed)]}))])
+
+    (step,) = plan(items, Current(models=(MODEL,)))
+
+    assert step.action == "change"
+    assert step.command == DefineModel(spec=changed)
+    assert step.changes == (Change("context_length", "4096", "8192"), Change("scaling.min", "1", "3"))
+    assert list(plan_lines([step])) == [
+        "~ model tiny",
+        "    context_length: 4096 -> 8192",
+        "    scaling.min: 1 -> 3",
+        "0 to add, 1 to change, 0 to remove",
+    ]
+
+
+def test_profiles_and_rules_are_compared_by_name() -> None:
+    second = Profile(name="gpu", engine="sim", gpu_class="h100-80g", gpus_per_node=1)
+    wider = msgspec.structs.replace(MODEL, profiles=(second, *MODEL.profiles))
+    items = read([("f.yaml", yaml.safe_dump({"models": [msgspec.to_builtins(wider)]}))])
+
+    (step,) = plan(items, Current(models=(MODEL,)))
+
+    assert {change.path.partition("]")[0] for change in step.changes} == {"profiles[gpu"}
+
+
+def test_what_stands_later_awaits_what_an_earlier_step_adds() -> None:
+    steps = {(step.kind, step.name): step for step in plan(demo_items(), Current())}
+
+    assert [kind for kind, _ in steps] == ["library", "policy", "org", "team", "project", "model", "price"]
+    assert isinstance(steps["library", "gemma3-270m"].command, ImportVersion)
+    assert isinstance(steps["team", "demo/demo"].command, DefineTeam)
+    assert steps["org", "demo"].awaits == frozenset()
+    assert steps["team", "demo/demo"].awaits == {"org"}
+    assert steps["project", "demo/demo/demo"].awaits == {"org", "team"}
+    assert steps["model", "gemma3-270m"].awaits == {"source"}
+
+
+def test_an_owner_is_believed_about_what_is_there_already() -> None:
+    there = Current(orgs=(OrgSpec(name="demo"),))
+
+    steps = {(step.kind, step.name): step for step in plan(demo_items(), there)}
+
+    assert ("org", "demo") not in steps
+    assert steps["team", "demo/demo"].awaits == frozenset()
+
+
+def test_what_no_file_declares_stays_unless_it_is_pruned() -> None:
+    items = read([("f.yaml", "orgs:\n  - {name: acme, allowance: {rpm: 9}}\n")])
+
+    assert plan(items, EVERYTHING) == []
+    commands = [step.command for step in pruning(items, EVERYTHING)]
+
+    assert commands[0] == RemoveModel(model="tiny")
+    assert [(step.kind, step.name) for step in pruning(items, EVERYTHING)] == [
+        ("model", "tiny"),
+        ("project", "acme/web/shop"),
+        ("team", "acme/ops"),
+        ("team", "acme/web"),
+        ("org", "lone"),
+        ("policy", "watch"),
+        ("library", "w"),
+        ("library", "w"),
+    ]
+    assert commands[-2:] == [RemoveVersion(name="w", version="v1"), RemoveVersion(name="w", version="v2")]
+
+
+def test_the_example_only_adds_to_the_demo() -> None:
+    items = read([("cluster.yaml", (EXAMPLES / "cluster.yaml").read_text())])
+    there = holding(demo_items())
+
+    steps = plan(items, there)
+
+    assert {step.action for step in steps} == {"add"}
+    assert [(step.kind, step.name) for step in steps] == [
+        ("policy", "protect-people"),
+        ("team", "demo/research"),
+        ("project", "demo/research/assistants"),
+        ("price", "*"),
+    ]
+
+
+def test_the_example_fleet_is_two_machines_and_a_model() -> None:
+    loaded = fleet.load(EXAMPLES / "fleet.yaml")
+
+    assert [machine.id for machine in loaded.machines] == ["sim-1", "sim-2"]
+    assert [(item.kind, item.name) for item in loaded.items] == [("model", "sim-chat"), ("price", "sim-chat")]
+
+
+EVERYTHING = Current(
+    library=(Weights(name="w", source="path:/w"),),
+    versions={"w": ("v1", "v2")},
+    policies=(PolicySpec(name="watch", default=True, input=InputRules(deny=(DenyRule(name="x", pattern="y"),))),),
+    orgs=(OrgSpec(name="acme", allowance=Allowance(rpm=9)), OrgSpec(name="lone")),
+    teams=(TeamSpec(org="acme", name="web"), TeamSpec(org="acme", name="ops", allowance=Allowance(models=("tiny",)))),
+    projects=(ProjectSpec(org="acme", team="web", name="shop", allowance=Allowance(policies=("watch",))),),
+    models=(MODEL,),
+    prices=(Price(model="tiny", prompt_micros=5), Price(model="*")),
+)
