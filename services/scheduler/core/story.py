@@ -50,7 +50,7 @@ _SENTENCES: dict[type[Event], Callable[[Any], str]] = {
     ModelUnplaced: lambda e: f"one more is wanted and nothing fits: {e.explanation.summary}",
     ModelParked: lambda e: f"parked, no more starts are tried: {e.reason}",
     ModelUnparked: lambda e: "starts are tried again",
-    ReplicaPlaced: lambda e: f"{e.replica_id} goes to {e.explanation.summary}" + _because(e.reason),
+    ReplicaPlaced: lambda e: f"{e.replica_id} goes to {e.explanation.summary} ({e.reason})",
     ReplicaReady: lambda e: f"{e.replica_id} serves at {e.url}",
     ReplicaFailed: lambda e: f"{e.replica_id} {e.reason} ({_times(e.failures)}; the next try is {_clock(e.retry_at)})",
     ReplicaDraining: lambda e: f"{e.replica_id} takes no more requests: {e.reason}",

@@ -1,0 +1,343 @@
+"""The scheduler in one process without a clock: its core, a log in a list, and machines that answer what they are told.
+
+A test tells a short story: machines, models, faults; ``settle`` lets time pass until nothing is to be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from libs.events import Command, Event
+from libs.events.commands import DefineModel
+from libs.events.library import LibraryVersion, MirrorServing, VersionAdded, WeightFile
+from libs.events.machine import EngineFound, Gpu, MachineRegistered
+from libs.events.model import ModelSpec, Profile, Scaling
+from libs.events.refusal import Refused
+from libs.events.shard import ShardAdopted, ShardFailed, ShardLoading, ShardReady, ShardStarting, ShardStopped
+from libs.events.views import ShardWanted
+from services.scheduler.core.decide import decide
+from services.scheduler.core.evolve import evolve
+from services.scheduler.core.hearing import Heard
+from services.scheduler.core.reconcile import Reconciler
+from services.scheduler.core.state import Model, Replica, State
+from services.scheduler.core.views import route, wanted_on
+
+START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
+
+
+def cpu_profile(name: str = "cpu", **fields: Any) -> Profile:
+    return Profile(**({"name": name, "engine": "sim", "memory_mb": 1000, "cores": 1} | fields))
+
+
+def gpu_profile(name: str = "gpu", gpus: int = 1, **fields: Any) -> Profile:
+    return Profile(
+        **({"name": name, "engine": "sim", "gpu_class": "h100-80g", "gpus_per_node": gpus, "cores": 0} | fields)
+    )
+
+
+def model_spec(name: str = "m", replicas: int = 1, *profiles: Profile, **fields: Any) -> ModelSpec:
+    return ModelSpec(name=name, profiles=profiles or (cpu_profile(),), scaling=Scaling(min=replicas), **fields)
+
+
+class FakeMachine:
+    """Does what its desired state says: starts, becomes ready a step later, stops; or fails in a chosen way."""
+
+    def __init__(self, world: World, machine_id: str, registered: MachineRegistered) -> None:
+        self.world = world
+        self.machine_id = machine_id
+        self.registered = registered
+        self.up = True
+        """Its agent and its engines run."""
+        self.connected = True
+        self.busy: set[str] = set()
+        """Draining shards that still have requests in flight."""
+        self.stuck: set[str] = set()
+        """Models whose shards stay loading."""
+        self.fails: dict[str, str] = {}
+        """Model to the reason its shards fail with when they load."""
+        self.shards: dict[str, tuple[ShardWanted, str]] = {}
+        """Shard id to what was wanted and its phase."""
+        self.ended: set[str] = set()
+        self.last_heard = world.now
+        self.unsent: list[Event] = []
+
+    def say(self, event: Event) -> None:
+        if self.connected:
+            self.world.append(event)
+        else:
+            self.unsent.append(event)
+
+    def step(self) -> None:
+        if not self.up:
+            return
+        if self.connected:
+            self.last_heard = self.world.now
+            for event in self.unsent:
+                self.world.append(event)
+            self.unsent = []
+            self._obey(wanted_on(self.world.state, self.machine_id))
+        for shard_id, (wanted, phase) in list(self.shards.items()):
+            self._advance(shard_id, wanted, phase)
+
+    def _obey(self, wanted: tuple[ShardWanted, ...]) -> None:
+        by_id = {shard.shard_id: shard for shard in wanted}
+        for shard_id in list(self.shards):
+            if shard_id not in by_id or (by_id[shard_id].draining and shard_id not in self.busy):
+                self._end(shard_id, ShardStopped, reason="no longer wanted")
+        self.ended &= set(by_id)
+        for shard in wanted:
+            if shard.shard_id not in self.shards and shard.shard_id not in self.ended and not shard.draining:
+                self.shards[shard.shard_id] = (shard, "starting")
+                self.say(ShardStarting(**self._about(shard), engine=shard.engine))
+
+    def _about(self, shard: ShardWanted) -> dict[str, Any]:
+        return {
+            "at": self.world.now,
+            "machine_id": self.machine_id,
+            "shard_id": shard.shard_id,
+            "replica_id": shard.replica_id,
+            "model": shard.model,
+            "generation": shard.generation,
+        }
+
+    def _advance(self, shard_id: str, shard: ShardWanted, phase: str) -> None:
+        if phase == "starting":
+            self.shards[shard_id] = (shard, "loading")
+            self.say(ShardLoading(**self._about(shard), pid=1))
+        elif phase == "loading":
+            if shard.model in self.fails:
+                self._end(shard_id, ShardFailed, phase="loading", reason=self.fails[shard.model])
+            elif shard.model not in self.stuck:
+                self.shards[shard_id] = (shard, "ready")
+                self.say(ShardReady(**self._about(shard), pid=1, url=f"http://{self.machine_id}:1", loaded_ms=10))
+
+    def _end(self, shard_id: str, kind: Callable[..., Event], **said: Any) -> None:
+        shard, _ = self.shards.pop(shard_id)
+        self.ended.add(shard_id)
+        self.say(kind(**self._about(shard), **said))
+
+    # faults
+
+    def crash(self, shard_id: str) -> None:
+        """The engine dies under the agent's eyes."""
+        self._end(shard_id, ShardFailed, phase="ready", reason="the engine was killed", exit_code=-9)
+
+    def restart_agent(self) -> None:
+        for shard, phase in self.shards.values():
+            if phase == "ready":
+                self.say(ShardAdopted(**self._about(shard), pid=1, url=f"http://{self.machine_id}:1", ready=True))
+
+    def reboot(self) -> None:
+        """Everything on it dies; its agent comes back with its notes and says what is gone."""
+        self.up = True
+        for shard_id in list(self.shards):
+            self._end(shard_id, ShardFailed, phase="ready", reason="it was gone when the agent started")
+
+    def wipe(self) -> None:
+        """Everything on it dies, its agent's notes too."""
+        self.shards, self.ended, self.unsent = {}, set(), []
+        self.up = True
+
+
+class World:
+    """A log, a leader and machines."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.state = State()
+        self.log: list[tuple[int, Event]] = []
+        self.causes: list[str] = []
+        self.machines: dict[str, FakeMachine] = {}
+        self.reconciler = Reconciler()
+        self.deaf = False
+        self.listening_since = self.now
+        self.checks: list[Callable[[World], None]] = []
+
+    # the log
+
+    def append(self, event: Event, cause: str = "") -> int:
+        sequence = self.log[-1][0] + 1 if self.log else 1
+        self.log.append((sequence, event))
+        self.causes.append(cause)
+        self.state = evolve(self.state, event, sequence)
+        for check in self.checks:
+            check(self)
+        return sequence
+
+    def command(self, command: Command) -> Event | None:
+        event = decide(self.state, command, "c-1", self.now)
+        if event is not None:
+            self.append(event, "c-1")
+        return event
+
+    def refused(self, command: Command) -> dict[str, str]:
+        """Path to message."""
+        try:
+            decide(self.state, command, "c-1", self.now)
+        except Refused as refused:
+            return {problem.path: problem.message for problem in refused.problems}
+        raise AssertionError("the command was not refused")
+
+    def define(self, spec: ModelSpec) -> None:
+        self.command(DefineModel(spec=spec))
+
+    # the machines
+
+    def machine(
+        self, machine_id: str = "cpu-1", *, memory_mb: int = 8192, cores: int = 8, gpus: int = 0, **fields: Any
+    ) -> FakeMachine:
+        registered = MachineRegistered(
+            **(
+                {
+                    "at": self.now,
+                    "machine_id": machine_id,
+                    "address": machine_id,
+                    "agent_version": "0.1.0",
+                    "sealing_key": "00" * 32,
+                    "os": "linux",
+                    "arch": "x86_64",
+                    "cpu_count": cores,
+                    "memory_total_mb": memory_mb,
+                    "engines": (EngineFound(engine="sim", version="1", source="test"),),
+                    "gpus": tuple(
+                        Gpu(
+                            index=i,
+                            uuid=f"{machine_id}-gpu-{i}",
+                            name="H100",
+                            gpu_class="h100-80g",
+                            memory_total_mb=81559,
+                        )
+                        for i in range(gpus)
+                    ),
+                    "gpus_state": "verified" if gpus else "absent",
+                }
+                | fields
+            )
+        )
+        fake = self.machines[machine_id] = FakeMachine(self, machine_id, registered)
+        self.append(registered)
+        return fake
+
+    def weights(self, name: str, version: str, size_bytes: int = 1000) -> None:
+        file = WeightFile(path="model.gguf", size_bytes=size_bytes, sha256="ab" * 32)
+        added = LibraryVersion(name=name, version=version, files=(file,), source="test")
+        self.append(VersionAdded(at=self.now, name=name, version=added))
+
+    def mirror(self, mirror_id: str = "mirror-1") -> None:
+        self.append(MirrorServing(at=self.now, mirror_id=mirror_id, url=f"http://{mirror_id}:9"))
+
+    # time
+
+    def hearing(self) -> dict[str, Heard] | None:
+        if self.deaf:
+            return None
+        return {
+            machine_id: Heard(
+                silent_ms=int((self.now - max(m.last_heard, self.listening_since)).total_seconds() * 1000),
+                sampled=m.last_heard >= self.listening_since,
+                shards=frozenset(m.shards),
+            )
+            for machine_id, m in self.machines.items()
+        }
+
+    def react(self, rounds: int = 100) -> list[Event]:
+        """Let the leader decide until it has nothing to say."""
+        said: list[Event] = []
+        for _ in range(rounds):
+            hearing = self.hearing()
+            fresh = Reconciler().react(self.state, hearing, self.now)
+            decisions = self.reconciler.react(self.state, hearing, self.now)
+            assert decisions == fresh, "what a leader remembers may not change what it decides"
+            if not decisions:
+                return said
+            for cause, event in decisions:
+                self.append(event, cause)
+                said.append(event)
+        raise AssertionError(f"it does not settle: {decisions[:3]}")
+
+    def step(self, seconds: float = 1.0) -> None:
+        """Machines do what they are told, time passes, the leader decides."""
+        for machine in self.machines.values():
+            machine.step()
+        self.now += timedelta(seconds=seconds)
+        self.react()
+
+    def settle(self, steps: int = 12) -> World:
+        self.react()
+        for _ in range(steps):
+            self.step()
+        return self
+
+    def wait(self, seconds: float, step: float = 1.0) -> World:
+        for _ in range(int(seconds / step)):
+            self.step(step)
+        return self
+
+    # looking
+
+    def model(self, name: str = "m") -> Model:
+        return self.state.facts.models[name]
+
+    def replicas(self, model: str = "m", *phases: str) -> list[Replica]:
+        found = self.state.replicas_of(model)
+        return [r for r in found if r.phase in phases] if phases else found
+
+    def serving(self, model: str = "m") -> list[str]:
+        """Machines whose replicas take requests."""
+        endpoints = route(self.state, self.model(model)).endpoints
+        return sorted(e.machine_id for e in endpoints if not e.draining)
+
+    def events(self, kind: type[Event]) -> list[Any]:
+        return [event for _, event in self.log if isinstance(event, kind)]
+
+    def diary(self) -> list[str]:
+        """Tags in order, short."""
+        return [type(event).__name__ for _, event in self.log]
+
+
+def no_double_holding(world: World) -> None:
+    """No GPU and no core is held twice, and no memory that is not there."""
+    for machine_id, held in world.state.held.items():
+        machine = world.state.facts.machines.get(machine_id)
+        if machine is None:
+            continue
+        devices = [device for shard in held.values() for device in shard.devices]
+        assert len(devices) == len(set(devices)), f"{machine_id}: a GPU is held twice: {sorted(devices)}"
+        cores = sum(shard.cores for shard in held.values())
+        assert cores <= machine.facts.cpu_count, f"{machine_id}: {cores} cores held of {machine.facts.cpu_count}"
+        memory = sum(shard.memory_mb for shard in held.values())
+        assert memory <= machine.facts.memory_total_mb, f"{machine_id}: {memory} MB held"
+
+
+def really_free(world: World) -> None:
+    """What machines really run fits them: room was never given away while somebody was still in it."""
+    for machine in world.machines.values():
+        devices = [device for wanted, _ in machine.shards.values() for device in wanted.devices]
+        assert len(devices) == len(set(devices)), f"{machine.machine_id} runs two shards on one GPU"
+        cores = sum(wanted.cores for wanted, _ in machine.shards.values())
+        assert cores <= machine.registered.cpu_count, f"{machine.machine_id} runs {cores} cores' worth"
+
+
+def lost_nodes_do_not_serve(world: World) -> None:
+    """Once the leader has looked, no route leads to a lost node."""
+    for model in world.state.facts.models.values():
+        for endpoint in route(world.state, model).endpoints:
+            if not endpoint.draining:
+                assert not world.state.facts.machines[endpoint.machine_id].lost, f"{model.name} on a lost node"
+
+
+def index_follows_facts(world: World) -> None:
+    """What is kept beside the facts is what the facts say."""
+    held: dict[str, set[str]] = {}
+    for replica in world.state.facts.replicas.values():
+        for shard_id, shard in replica.shards.items():
+            if not shard.ended:
+                held.setdefault(shard.placement.machine_id, set()).add(shard_id)
+    assert {m: set(shards) for m, shards in world.state.held.items() if shards} == held
+    of_model = {m: set(replicas) for m, replicas in world.state.of_model.items() if replicas}
+    by_model: dict[str, set[str]] = {}
+    for replica in world.state.facts.replicas.values():
+        by_model.setdefault(replica.model, set()).add(replica.replica_id)
+    assert of_model == by_model

@@ -1,0 +1,162 @@
+"""Definitions: everything wrong is said at once, with its path, what was found and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from libs.events.commands import (
+    CordonNode,
+    DefineModel,
+    DrainNode,
+    RemoveModel,
+    RestartModel,
+    ScaleModel,
+    UncordonNode,
+)
+from libs.events.model import ModelScaled, ModelSpec, Profile, Scaling
+from services.scheduler.core.arguments import argument_problem, environment_problems
+from services.scheduler.core.catalog import fingerprint
+
+from .harness import World, cpu_profile, gpu_profile, model_spec
+
+
+def refused(spec: ModelSpec) -> dict[str, str]:
+    return World().refused(DefineModel(spec=spec))
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    found = refused(
+        ModelSpec(
+            name="No Name",
+            aliases=("ok", "ok", "Bad!"),
+            source="hf:somewhere",
+            context_length=0,
+            max_output_tokens=10,
+            capabilities=("chat", "chta"),
+            profiles=(
+                Profile(name="a", engine="llamacpp", cores=0, args=("--host", "0.0.0.0", "--no-mmap")),
+                Profile(name="a", engine="vllm", memory_mb=10, parallel=0, env={"HF_TOKEN": "x"}),
+                Profile(name="c", engine="sim", gpu_class="h100-80g", startup_timeout_s=1),
+            ),
+            scaling=Scaling(min=2, max=1),
+        )
+    )
+    assert set(found) == {
+        "name", "aliases[1]", "aliases[2]", "source", "context_length", "max_output_tokens", "capabilities[1]",
+        "scaling.max", "profiles[1].name", "profiles[0].memory_mb", "profiles[0].cores", "profiles[0].args[0]",
+        "profiles[1].gpu_class", "profiles[1].parallel", "profiles[1].env.HF_TOKEN", "profiles[2].gpus_per_node",
+        "profiles[2].startup_timeout_s",
+    }  # fmt: skip
+    assert found["capabilities[1]"] == "'chta' is not known: did you mean chat?"
+    assert found["profiles[0].args[0]"] == (
+        "the option --host may not be set in a profile: the agent sets it; leave it out"
+    )
+    assert "must state the main memory" in found["profiles[0].memory_mb"]
+    assert "No Name" in found["name"]
+
+
+def test_a_right_definition_is_taken() -> None:
+    world = World()
+    spec = ModelSpec(
+        name="qwen2.5-7b",
+        aliases=("default",),
+        source="library:qwen2.5-7b@0123456789ab",
+        profiles=(
+            cpu_profile(engine="llamacpp", args=("--no-mmap", "--temp", "-1")),
+            gpu_profile(engine="vllm", env={"VLLM_USE_V1": "1"}),
+        ),
+    )
+    assert world.command(DefineModel(spec=spec)) is not None
+    assert world.command(DefineModel(spec=spec)) is None
+
+
+def test_models_and_aliases_share_one_namespace() -> None:
+    world = World()
+    world.define(model_spec("one", aliases=("first", "uno")))
+    found = world.refused(DefineModel(spec=model_spec("two", aliases=("one", "uno", "two"))))
+    assert found == {
+        "aliases[0]": "'one' is the name of another model: models and aliases share one namespace",
+        "aliases[1]": "'uno' is an alias of the model one: models and aliases share one namespace",
+        "aliases[2]": "'two' is the model's own name: models and aliases share one namespace",
+    }
+    assert "is an alias of the model one" in world.refused(DefineModel(spec=model_spec("first")))["name"]
+    world.command(RemoveModel(model="one"))
+    world.define(model_spec("first"))
+
+
+def test_an_engine_needs_weights_unless_it_is_simulated() -> None:
+    assert "needs weights" in refused(model_spec("m", 1, cpu_profile(engine="llamacpp")))["source"]
+    World().define(model_spec("m"))
+
+
+def test_the_fingerprint_is_of_what_decides_how_it_runs() -> None:
+    base = model_spec("m", 1, cpu_profile("a"), cpu_profile("b"))
+    same = model_spec(
+        "m", 5, cpu_profile("b", priority=3), cpu_profile("a", startup_timeout_s=77), aliases=("x",), description="y"
+    )
+    assert fingerprint(base) == fingerprint(same)
+    for other in (
+        model_spec("m", 1, cpu_profile("a"), cpu_profile("b", args=("--x",))),
+        model_spec("m", 1, cpu_profile("a"), cpu_profile("b", env={"SIM_X": "1"})),
+        model_spec("m", 1, cpu_profile("a"), cpu_profile("b"), context_length=1),
+        model_spec("m", 1, cpu_profile("a"), cpu_profile("b"), source="library:w"),
+    ):
+        assert fingerprint(other) != fingerprint(base)
+
+
+@pytest.mark.parametrize(
+    ("engine", "argument"),
+    [
+        ("llamacpp", "-m"), ("llamacpp", "--model=/etc/passwd"), ("llamacpp", "--api_key"), ("llamacpp", "--log-file"),
+        ("llamacpp", "--slot-save-path"), ("llamacpp", "-hf"), ("llamacpp", "--ctx_size"), ("sim", "--port"),
+        ("sim", "--api-key"), ("vllm", "--trust-remote-code"),
+    ],
+)  # fmt: skip
+def test_arguments_that_are_refused(engine: str, argument: str) -> None:
+    assert argument_problem(engine, argument)
+
+
+@pytest.mark.parametrize("argument", ["--no-mmap", "-1", "-.5", "--batch-size=512", "value", "--chat-template"])
+def test_arguments_that_are_taken(argument: str) -> None:
+    assert argument_problem("llamacpp", argument) is None
+
+
+def test_environment() -> None:
+    found = environment_problems(
+        "llamacpp",
+        {"OMP_NUM_THREADS": "4", "LD_PRELOAD": "x", "GGML_BACKEND_PATH": "x", "LLAMA_ARG_HOST": "x", "SIM_A": "a\nb"},
+    )
+    assert set(found) == {"LD_PRELOAD", "GGML_BACKEND_PATH", "LLAMA_ARG_HOST", "SIM_A"}
+    assert "--host" in found["LLAMA_ARG_HOST"]
+
+
+def test_a_scaling_in_force_is_part_of_the_definition() -> None:
+    world = World()
+    world.define(model_spec())
+    assert isinstance(world.command(ScaleModel(model="m", scaling=Scaling(min=2))), ModelScaled)
+    assert world.command(ScaleModel(model="m", scaling=Scaling(min=2))) is None
+    assert world.command(DefineModel(spec=model_spec("m", 2))) is None
+    assert world.command(DefineModel(spec=model_spec("m", 1))) is not None
+    assert set(world.refused(ScaleModel(model="m", scaling=Scaling(min=-1)))) == {"scaling.min"}
+
+
+def test_what_is_not_there_is_named_with_what_is() -> None:
+    world = World()
+    world.machine("gpu-01")
+    world.define(model_spec("qwen"))
+    for command in (RemoveModel(model="qwne"), ScaleModel(model="qwne", scaling=Scaling()), RestartModel(model="qwne")):
+        assert world.refused(command) == {"model": "there is no model 'qwne': did you mean 'qwen'?"}
+    for node in (CordonNode(machine_id="x"), DrainNode(machine_id="x"), UncordonNode(machine_id="x")):
+        assert world.refused(node) == {"machine_id": "there is no node 'x'; there is gpu-01"}
+
+
+def test_saying_the_same_of_a_node_again_changes_nothing() -> None:
+    world = World()
+    world.machine("a")
+    assert world.command(UncordonNode(machine_id="a")) is None
+    assert world.command(CordonNode(machine_id="a", reason="x")) is not None
+    assert world.command(CordonNode(machine_id="a", reason="x")) is None
+    assert world.command(CordonNode(machine_id="a", reason="y")) is not None
+    assert world.command(DrainNode(machine_id="a", reason="y")) is not None
+    assert world.command(DrainNode(machine_id="a", reason="y")) is None
+    assert world.command(UncordonNode(machine_id="a")) is not None

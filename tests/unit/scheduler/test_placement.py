@@ -1,0 +1,182 @@
+"""Where a replica goes and why: every check turns away by name, with the figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from libs.events.commands import CordonNode
+from libs.events.machine import Gpu
+from libs.events.model import ModelSpec
+from libs.events.replica import ShardPlacement
+from services.scheduler.core.hearing import Heard, Hearing
+from services.scheduler.core.placement import Placing, place
+from services.scheduler.core.room import Room, usable_memory_mb
+
+from .harness import World, cpu_profile, gpu_profile, model_spec
+
+
+def placing(world: World, spec: ModelSpec, hearing: Hearing | None = None) -> Placing:
+    world.define(spec)
+    world.react()
+    world.define(model_spec(spec.name, 0, *spec.profiles, source=spec.source))
+    world.settle()
+    return place(world.state, world.model(spec.name), Room(world.state), hearing)
+
+
+def test_the_figures_of_a_rejection() -> None:
+    world = World()
+    world.machine("a", memory_mb=8192)
+    world.define(model_spec("big", 1, cpu_profile(memory_mb=6970)))
+    world.settle()
+    found = placing(world, model_spec("m", 1, cpu_profile(memory_mb=2048)))
+    assert found.machine_id is None
+    assert found.explanation.candidates[0].rejected == ("needs 2048 MB of memory, 813 MB free of 8192 MB",)
+    assert found.explanation.rejected == {"memory": 1}
+    assert found.explanation.considered == 1
+
+
+@pytest.mark.parametrize(
+    ("machine", "profile", "check", "sentence"),
+    [
+        ({"engines": ()}, cpu_profile(), "engine", "has no engine sim (it has none)"),
+        ({}, cpu_profile(cores=9), "cores", "needs 9 CPU cores, 8 free of 8"),
+        ({"labels": {"rack": "1"}}, cpu_profile(node_selector={"rack": "2"}), "labels",
+         "needs the label rack=2 (it has 1)"),
+        ({}, gpu_profile(), "gpu_class", "has no GPU of class h100-80g (it has none)"),
+        ({"gpus": 1}, gpu_profile(gpu_class="a100"), "gpu_class", "has no GPU of class a100 (it has h100-80g)"),
+        ({"gpus": 1, "gpus_state": "unverified", "gpus_reason": "NVML: driver mismatch"}, gpu_profile(), "gpu_class",
+         "its GPUs cannot be read: NVML: driver mismatch"),
+        ({"gpus": 2}, gpu_profile(gpus=3), "gpus",
+         "needs 3 GPUs of class h100-80g, 2 free of 2 (0 held by replicas, 0 with problems or used by others)"),
+    ],
+)  # fmt: skip
+def test_each_check(machine: dict[str, Any], profile: Any, check: str, sentence: str) -> None:
+    world = World()
+    world.machine("a", **machine)
+    found = placing(world, model_spec("m", 1, profile))
+    assert found.explanation.rejected == {check: 1}
+    assert found.explanation.candidates[0].rejected == (sentence,)
+
+
+def test_what_a_machine_did_not_report_rejects_nothing() -> None:
+    world = World()
+    world.machine("a", engines=(), engines_probed=False, memory_mb=0, cores=0)
+    assert placing(world, model_spec()).machine_id == "a"
+
+
+def test_weights_must_be_in_the_library_and_served() -> None:
+    world = World()
+    world.machine("a")
+    spec = model_spec("m", 1, source="library:w")
+    assert placing(world, spec).explanation.candidates[0].rejected == ("the library has no w",)
+    world.weights("w", "v1")
+    assert placing(world, spec).explanation.candidates[0].rejected == ("no mirror serves w@v1",)
+    world.mirror()
+    found = placing(world, spec)
+    assert (found.machine_id, found.weights) == ("a", "w@v1")
+
+
+def test_telemetry_turns_away_a_full_disk_and_a_gpu_that_others_use() -> None:
+    world = World()
+    world.machine("g", gpus=2)
+    world.mirror()
+    world.weights("w", "v1", size_bytes=5_000_000_000)
+    spec = model_spec("m", 1, gpu_profile(gpus=2), source="library:w")
+    heard = {"g": Heard(silent_ms=0, disk_free_mb=4000, foreign_mb={"g-gpu-1": 3000})}
+    found = placing(world, spec, heard)
+    assert found.explanation.rejected == {"gpus": 1, "disk": 1}
+    assert found.explanation.candidates[0].rejected[1] == "needs 5000 MB of disk for the weights, 4000 MB free"
+
+
+def test_a_gpu_with_a_problem_is_left_out() -> None:
+    world = World()
+    gpus = tuple(
+        Gpu(index=i, uuid=f"u{i}", name="H", gpu_class="h100-80g", memory_total_mb=1, problems=problems)
+        for i, problems in enumerate([("XID 79",), ()])
+    )
+    world.machine("g", gpus=0, gpus_state="verified")
+    world.append(type(world.machines["g"].registered)(**{
+        f: getattr(world.machines["g"].registered, f) for f in world.machines["g"].registered.__struct_fields__
+    } | {"gpus": gpus, "gpus_state": "verified"}))  # fmt: skip
+    assert placing(world, model_spec("m", 1, gpu_profile())).devices == ("u1",)
+
+
+def test_a_node_that_is_not_ready_is_asked_no_more() -> None:
+    world = World()
+    world.machine("a", memory_mb=10)
+    world.command(CordonNode(machine_id="a"))
+    assert placing(world, model_spec()).explanation.rejected == {"node": 1}
+
+
+def test_every_rejection_is_counted_and_the_summary_names_an_example() -> None:
+    world = World()
+    world.machine("a", memory_mb=100)
+    world.machine("b", memory_mb=100, cores=0, engines=())
+    world.machine("c", engines=())
+    found = placing(world, model_spec("m", 1, cpu_profile(memory_mb=500)))
+    assert found.explanation.rejected == {"memory": 2, "engine": 2}
+    assert found.explanation.summary.startswith("none of 3 machines can take it: memory turned away 2 (a: needs 500 MB")
+
+
+def test_the_profile_of_the_highest_priority_that_fits_anywhere_is_taken() -> None:
+    world = World()
+    world.machine("a", gpus=1)
+    world.machine("b")
+    profiles = (cpu_profile("slow"), gpu_profile("two", gpus=2, priority=9), gpu_profile("one", priority=5))
+    found = placing(world, model_spec("m", 1, *profiles))
+    assert found.profile is not None
+    assert (found.machine_id, found.profile.name) == ("a", "one")
+    assert found.explanation.rejected == {"gpus": 1, "gpu_class": 1}
+
+
+def test_weights_already_there_beat_an_emptier_machine() -> None:
+    world = World()
+    world.machine("small", memory_mb=8192)
+    world.mirror()
+    world.weights("w", "v1")
+    world.define(model_spec("x", source="library:w"))
+    world.settle()
+    world.machine("large", memory_mb=80_000)
+    assert placing(world, model_spec("m", source="library:w")).machine_id == "small"
+    assert placing(world, model_spec("n")).machine_id == "large"
+
+
+def test_replicas_of_one_model_spread_and_gpu_models_pack() -> None:
+    world = World()
+    for machine_id in ("a", "b", "c"):
+        world.machine(machine_id, gpus=8)
+    world.define(model_spec("m", 3))
+    world.settle()
+    assert world.serving() == ["a", "b", "c"]
+    for name in ("x", "y", "z"):
+        world.define(model_spec(name, 1, gpu_profile(gpus=2)))
+        world.settle()
+    assert {world.serving(name)[0] for name in ("x", "y", "z")} == {"a"}
+
+
+def test_explanations_are_bounded() -> None:
+    world = World()
+    for i in range(200):
+        world.machine(f"m{i:03}", memory_mb=10 if i % 2 else 8192)
+    found = placing(world, model_spec())
+    assert len(found.explanation.candidates) <= 16
+    assert found.explanation.candidates[0].machine_id == found.machine_id == "m000"
+    nowhere = placing(world, model_spec("n", 1, cpu_profile(memory_mb=10**6)))
+    assert len(nowhere.explanation.candidates) == 64
+    assert nowhere.explanation.rejected == {"memory": 200}
+
+
+def test_room_given_in_this_round_is_gone_and_supposed_room_is_there() -> None:
+    world = World()
+    world.machine("a", cores=2)
+    world.define(model_spec())
+    world.settle()
+    machine = world.state.facts.machines["a"]
+    room = Room(world.state)
+    assert room.free(machine).cores == 1
+    room.take("m", ShardPlacement(shard_id="r-x-0", machine_id="a", cores=1, memory_mb=10))
+    assert room.free(machine).cores == 0
+    assert room.supposing(world.replicas()[0].shards).free(machine).cores == 1
+    assert room.free(machine).memory_mb == usable_memory_mb(8192) - 1000 - 10

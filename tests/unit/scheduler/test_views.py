@@ -1,0 +1,153 @@
+"""The views: what gateways, nodes and people are shown."""
+
+from __future__ import annotations
+
+from libs.events.commands import DrainNode, RemoveModel, ScaleModel
+from libs.events.model import Scaling
+from services.scheduler.core.story import explain
+from services.scheduler.core.views import model_view, node_view, route, wanted_on
+
+from .harness import World, cpu_profile, gpu_profile, model_spec
+
+
+def settled(*, replicas: int = 1, **machine: int) -> World:
+    world = World()
+    world.machine(**machine)  # type: ignore[arg-type]
+    world.define(model_spec("m", replicas, cpu_profile(parallel=7), aliases=("default",), max_output_tokens=50))
+    world.settle()
+    return world
+
+
+def test_a_route_has_what_a_gateway_needs() -> None:
+    world = settled()
+    found = route(world.state, world.model())
+    assert (found.model, found.aliases, found.max_output_tokens) == ("m", ("default",), 50)
+    [endpoint] = found.endpoints
+    assert (endpoint.url, endpoint.served_name, endpoint.parallel, endpoint.draining) == (
+        "http://cpu-1:1", "m", 7, False,
+    )  # fmt: skip
+
+
+def test_a_model_without_endpoint_stays_listed_and_a_draining_one_is_flagged() -> None:
+    world = settled()
+    world.machines["cpu-1"].busy = set(world.machines["cpu-1"].shards)
+    world.command(ScaleModel(model="m", scaling=Scaling(min=0)))
+    world.settle()
+    [endpoint] = route(world.state, world.model()).endpoints
+    assert endpoint.draining
+    [shard] = wanted_on(world.state, "cpu-1")
+    assert shard.draining
+    world.machines["cpu-1"].busy.clear()
+    world.settle()
+    assert route(world.state, world.model()).endpoints == ()
+    assert wanted_on(world.state, "cpu-1") == ()
+
+
+def test_desired_is_the_whole_of_what_a_machine_needs_to_know() -> None:
+    world = World()
+    world.machine("g", gpus=2)
+    world.mirror("mirror-2")
+    world.mirror("mirror-1")
+    world.weights("w", "v1", size_bytes=77)
+    profile = gpu_profile(memory_mb=500, args=("--x",), env={"SIM_A": "1"}, startup_timeout_s=99)
+    world.define(model_spec("m", 1, profile, source="library:w", context_length=1234))
+    world.settle()
+    [shard] = wanted_on(world.state, "g")
+    assert shard.shard_id == f"{shard.replica_id}-0"
+    assert (shard.devices, shard.memory_mb, shard.context_length) == (("g-gpu-0",), 500, 1234)
+    assert (shard.args, shard.env, shard.startup_timeout_s) == (("--x",), {"SIM_A": "1"}, 99)
+    assert shard.weights is not None
+    assert (shard.weights.name, shard.weights.version) == ("w", "v1")
+    assert shard.weights.mirrors == ("http://mirror-1:9", "http://mirror-2:9")
+    assert shard.weights.files[0].size_bytes == 77
+
+
+def test_a_running_replica_keeps_the_definition_it_was_started_from() -> None:
+    world = settled(cores=1)
+    world.machines["cpu-1"].busy = set(world.machines["cpu-1"].shards)
+    world.define(model_spec("m", 1, cpu_profile(args=("--new",)), context_length=99))
+    world.react()
+    [shard] = wanted_on(world.state, "cpu-1")
+    assert (shard.args, shard.context_length, shard.draining) == ((), 4096, True)
+
+
+def test_a_node_shows_its_state_and_what_is_free() -> None:
+    world = settled(replicas=2)
+    found = node_view(world.state, world.state.facts.machines["cpu-1"])
+    assert (found.state, found.cores_free, len(found.shards)) == ("ready", 6, 2)
+    world.command(DrainNode(machine_id="cpu-1"))
+    assert node_view(world.state, world.state.facts.machines["cpu-1"]).state == "drained"
+    world.machines["cpu-1"].connected = False
+    world.wait(12)
+    assert node_view(world.state, world.state.facts.machines["cpu-1"]).state == "lost"
+
+
+def test_the_state_of_a_model_in_a_word() -> None:
+    world = World()
+    world.define(model_spec())
+    world.react()
+    assert model_view(world.state, world.model()).state == "unplaced"
+    machine = world.machine(cores=1)
+    world.react()
+    assert model_view(world.state, world.model()).state == "starting"
+    world.settle()
+    assert model_view(world.state, world.model()).state == "ready"
+    world.command(ScaleModel(model="m", scaling=Scaling(min=2)))
+    world.settle()
+    degraded = model_view(world.state, world.model())
+    assert (degraded.state, degraded.ready, degraded.wanted) == ("degraded", 1, 2)
+    assert "needs 1 CPU cores, 0 free of 1" in degraded.reason
+    world.command(ScaleModel(model="m", scaling=Scaling(min=0)))
+    world.settle()
+    assert model_view(world.state, world.model()).state == "stopped"
+    machine.fails["m"] = "no"
+    world.command(ScaleModel(model="m", scaling=Scaling(min=1)))
+    world.wait(8)
+    waiting = model_view(world.state, world.model())
+    assert waiting.state == "waiting"
+    assert waiting.reason.startswith("the next try is at 12:")
+    world.wait(400)
+    assert model_view(world.state, world.model()).state == "parked"
+    world.command(RemoveModel(model="m"))
+    assert world.state.facts.models == {}
+
+
+def test_explain_tells_where_and_why_and_what_happened() -> None:
+    world = settled()
+    machine = world.machines["cpu-1"]
+    machine.crash(next(iter(machine.shards)))
+    world.settle()
+    sentences = [happening.sentence for happening in explain(world.state, world.model()).recent]
+    world.command(ScaleModel(model="m", scaling=Scaling(min=20)))
+    world.settle()
+    told = explain(world.state, world.model())
+    assert set(told.placements) == {r.replica_id for r in world.replicas()}
+    assert told.unplaced is not None
+    assert told.unplaced.rejected.keys() <= {"cores", "memory"}
+    first, second = (p.replica_id for p in world.events(type(world.log[3][1]))[:2])
+    assert sentences[0].startswith("defined: 1 wanted, definition ")
+    assert sentences[1] == (
+        f"{first} goes to cpu-1 with the profile cpu: the only one that could take it, of 1 looked at "
+        "(0 of 1 wanted were there)"
+    )
+    assert sentences[2] == f"cpu-1 takes up {first}-0 with sim"
+    assert f"{first} serves at http://cpu-1:1" in sentences
+    assert (
+        f"{first} failed on cpu-1 while ready: the engine was killed (the first failure; the next try is at once)"
+        in sentences
+    )
+    assert f"{second} goes to cpu-1 with the profile cpu" in " ".join(sentences)
+    assert [h.sequence for h in told.recent] == sorted(h.sequence for h in told.recent)
+    assert len(told.recent) <= 40
+
+
+def test_explain_works_out_anew_what_keeps_the_next_one_from_a_place() -> None:
+    world = World()
+    world.machine("a", memory_mb=1000)
+    world.define(model_spec("m", 1, cpu_profile(memory_mb=5000)))
+    world.settle()
+    world.machine("b", memory_mb=2000)
+    world.settle()
+    told = explain(world.state, world.model())
+    assert told.unplaced is not None
+    assert told.unplaced.considered == 2
