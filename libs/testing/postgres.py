@@ -16,6 +16,7 @@ class PostgresServer(ServerProcess):
     """PostgreSQL on a free loopback port, its files in ``directory``. ``dsn`` is the database ``llmgw``.
 
     Without ``fsync`` it loses data when the machine fails, not when the process does; a test has no machine to lose.
+    (Without ``synchronous_commit`` it would lose commits of its last moments to a kill as well.)
     """
 
     name = "postgres"
@@ -23,7 +24,7 @@ class PostgresServer(ServerProcess):
 
     def __init__(self, directory: Path, *, port: int | None = None) -> None:
         super().__init__(directory)
-        options = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+        options = {"fsync": "off", "full_page_writes": "off"}
         self.files = PostgresFiles(directory=directory, port=port or free_port(), password="test", options=options)
         self._numbers = itertools.count(1)
 

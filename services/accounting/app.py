@@ -81,7 +81,7 @@ def build(settings: AccountingSettings, bus: Bus) -> Accounting:
         evolve=evolve,
         decide=decide,
         on_change=keys.refresh,
-        owns=OWNS,
+        owns=("accounting", *OWNS),
     )
     spend = SpendPublisher(bus.view("spend", Spend))
     writer = LedgerWriter(bus, ledger, spend, lambda: authority.leading, lambda: authority.state.prices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -100,9 +101,12 @@ class Committed:
 def _mapped() -> Iterator[None]:
     try:
         yield
+    except asyncpg.CheckViolationError as error:
+        # A partition was dropped behind our back; the next connection looks again which there are.
+        raise PostgresAway(str(error)) from error
     except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
         raise PostgresRefused(str(error)) from error
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
         # Also what only a person can mend (no such database, no right): the rows wait for that person.
         raise PostgresAway(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error
     except schema.MigrationProblem as error:
@@ -112,17 +116,18 @@ def _mapped() -> Iterator[None]:
 class Ledger:
     """The schema ``llmgw`` of one database: a connection of its own to write, a few more to read.
 
-    Every method raises PostgresAway, and connects by itself when it is next called. Only one task may write.
+    Every method raises PostgresAway, and connects by itself when it is next called.
     """
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._writer: Any = None
+        self._writing = asyncio.Lock()
         self._readers: Any = None
         self._partitions: dict[str, set[date]] = {}
         """What is known to be there, as the writer saw it since it connected."""
 
-    async def open(self) -> None:
+    async def _open(self) -> None:
         """Connect the writer and bring the schema up to date. Nothing to do when that is so."""
         if self._writer is not None and not self._writer.is_closed():
             return
@@ -151,20 +156,22 @@ class Ledger:
 
     async def ping(self) -> None:
         """Whether the writer works; makes the partitions of the months to come."""
-        await self.open()
-        with _mapped(), self._trusted_no_more():
-            await self._writer.execute("SELECT 1", timeout=CONNECT_S)
-            for table in schema.PARTITION_KEYS:
-                await self._make_partitions(self._writer, table, schema.months_to_come())
+        async with self._writing:
+            await self._open()
+            with _mapped(), self._trusted_no_more():
+                await self._writer.execute("SELECT 1", timeout=CONNECT_S)
+                for table in schema.PARTITION_KEYS:
+                    await self._make_partitions(self._writer, table, schema.months_to_come())
 
     async def commit(self, entry: Entry) -> Committed:
         """Add an entry, in one transaction. What is there already stays as it is. Raises PostgresRefused too."""
-        await self.open()
-        with _mapped(), self._trusted_no_more():
-            await self._make_partitions(self._writer, "request", months_of(r.opened_at for r in entry.requests))
-            await self._make_partitions(self._writer, "verdict", months_of(v.stored_at for v in entry.verdicts))
-            async with self._writer.transaction():
-                return await self._write(self._writer, entry)
+        async with self._writing:
+            await self._open()
+            with _mapped(), self._trusted_no_more():
+                await self._make_partitions(self._writer, "request", months_of(r.opened_at for r in entry.requests))
+                await self._make_partitions(self._writer, "verdict", months_of(v.stored_at for v in entry.verdicts))
+                async with self._writer.transaction():
+                    return await self._write(self._writer, entry)
 
     async def spend(self, since_period: str) -> list[Spend]:
         """The sums of every key and month from a month (``2026-11``) on, older months first."""

@@ -28,11 +28,11 @@ from libs.events.tenancy import (
 
 from . import prices
 
-OWNS = ("accounting", "org", "team", "project", "key", "price")
+OWNS = ("org", "team", "project", "key", "price")
 """The aggregates only accounting writes events of."""
 
 SUBJECTS = tuple(f"llmgw.evt.{aggregate}.>" for aggregate in OWNS)
-"""The part of the log this state is made of."""
+"""The part of the log this state is made of, beside accounting's elections."""
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,212 @@
+"""The ledger on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from libs.testing.ledger import inconsistencies, rows
+from services.accounting.adapters import schema
+from services.accounting.adapters.postgres import Entry, Ledger, PostgresAway, PostgresRefused
+from services.accounting.core.rows import RequestRow, VerdictRow
+
+NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
+
+
+def row(number: int, at: datetime = NOON, **other: object) -> RequestRow:
+    fields = {
+        "request_id": f"req-{number:020x}",
+        "opened_at": at,
+        "closed_at": at + timedelta(seconds=1),
+        "key_id": f"k-{number % 2}",
+        "project": f"acme/research/{'chat' if number % 2 else 'batch'}",
+        "model_asked": "small",
+        "model": "small",
+        "protocol": "openai.chat",
+        "stream": True,
+        "status": "ok",
+        "http_status": 200,
+        "replica_id": "r-1",
+        "attempts": 1,
+        "prompt_tokens": 10,
+        "cached_tokens": 4,
+        "completion_tokens": number,
+        "reasoning_tokens": 0,
+        "tokens_estimated": False,
+        "first_token_ms": 12.5,
+        "duration_ms": 1000.0,
+        "price_version": 3,
+        "cost_micros": 100,
+        "gateway_id": "gw-1",
+    }
+    return RequestRow(**fields | other)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def ledger(postgres_dsn: str) -> AsyncIterator[Ledger]:
+    ledger = Ledger(postgres_dsn)
+    yield ledger
+    await ledger.close()
+
+
+async def test_an_entry_is_rows_sums_and_watermarks(ledger: Ledger, postgres_dsn: str) -> None:
+    committed = await ledger.commit(Entry([row(1), row(2), row(3)], (), {"gw-1": 300}))
+    assert committed.added == 3
+    spent = {spend.key_id: spend for spend in committed.spend}
+    assert (spent["k-1"].period, spent["k-1"].requests, spent["k-1"].completion_tokens) == ("2026-11", 2, 4)
+    assert spent["k-0"].cost_micros == 100
+    assert spent["k-1"].watermarks == {"gw-1": 300}
+    assert [r.request_id[-1] for r in await rows(postgres_dsn)] == ["1", "2", "3"]
+    assert await inconsistencies(postgres_dsn) == []
+
+
+async def test_a_repeated_entry_changes_nothing_and_still_tells_the_sums(ledger: Ledger, postgres_dsn: str) -> None:
+    entry = Entry([row(1), row(2)], (), {"gw-1": 200})
+    first = await ledger.commit(entry)
+    again = await ledger.commit(entry)
+    assert again.added == 0
+    assert list(again.spend) == list(first.spend), "who did not see the first answer learns the same"
+    assert await inconsistencies(postgres_dsn) == []
+
+
+async def test_a_request_is_one_row_in_one_entry_and_whatever_else_differs(ledger: Ledger, postgres_dsn: str) -> None:
+    late = row(1, at=NOON + timedelta(seconds=5), status="cut", cost_micros=7)
+    await ledger.commit(Entry([row(1), row(1), late]))
+    await ledger.commit(Entry([late, row(2)]))
+    found = await rows(postgres_dsn)
+    assert [(r.request_id[-1], r.status) for r in found] == [("1", "ok"), ("2", "ok")]
+    assert await inconsistencies(postgres_dsn) == []
+
+
+async def test_months_come_in_any_order(ledger: Ledger, postgres_dsn: str) -> None:
+    times = [
+        NOON + timedelta(days=400),
+        NOON - timedelta(days=400),
+        NOON,
+        datetime(2026, 10, 31, 23, 59, 59, tzinfo=UTC),
+    ]
+    committed = await ledger.commit(Entry([row(n, at) for n, at in enumerate(times)]))
+    assert committed.added == 4
+    assert {spend.period for spend in committed.spend} == {"2028-01", "2025-10", "2026-11"}, (
+        "opened in October, closed in November: November's"
+    )
+    assert await inconsistencies(postgres_dsn) == []
+
+
+async def test_watermarks_only_rise(ledger: Ledger) -> None:
+    await ledger.commit(Entry((), (), {"gw-1": 300, "gw-2": 5}))
+    await ledger.commit(Entry((), (), {"gw-1": 200}))
+    assert await ledger.watermarks() == {"gw-1": 300, "gw-2": 5}
+
+
+async def test_verdicts_enter_once(ledger: Ledger, postgres_dsn: str) -> None:
+    verdicts = [VerdictRow(NOON, 7, place, "g-1", "req-1", "a/b/c", False, '[{"policy": "p"}]', 40) for place in (0, 1)]
+    for _ in range(2):
+        await ledger.commit(Entry((), verdicts))
+    connection = await asyncpg.connect(postgres_dsn)
+    assert await connection.fetchval("SELECT count(*) FROM llmgw.verdict WHERE findings->0->>'policy' = 'p'") == 2
+    await connection.close()
+
+
+async def test_usage_by_every_level_and_within_times(ledger: Ledger) -> None:
+    await ledger.commit(Entry([row(1), row(2, model="big"), row(3, at=NOON + timedelta(hours=1))]))
+    by_project = await ledger.usage("project", None, None)
+    assert [
+        (r.name, r.requests, r.prompt_tokens, r.cached_tokens, r.completion_tokens, r.cost_micros) for r in by_project
+    ] == [
+        ("acme/research/chat", 2, 20, 8, 4, 200),
+        ("acme/research/batch", 1, 10, 4, 2, 100),
+    ]
+    assert {r.name for r in await ledger.usage("model", None, None)} == {"small", "big"}
+    assert {r.name for r in await ledger.usage("key", None, None)} == {"k-0", "k-1"}
+    assert [(r.name, r.requests) for r in await ledger.usage("org", None, None)] == [("acme", 3)]
+    assert [(r.name, r.requests) for r in await ledger.usage("team", None, None)] == [("acme/research", 3)]
+    closed = NOON + timedelta(seconds=1)
+    assert [r.requests for r in await ledger.usage("org", closed, closed + timedelta(microseconds=1))] == [2]
+    assert await ledger.usage("org", None, closed) == [], "up to before"
+
+
+async def test_spend_of_this_month_and_later(ledger: Ledger) -> None:
+    await ledger.commit(Entry([row(1), row(3, at=NOON - timedelta(days=60))]))
+    assert [(s.key_id, s.period) for s in await ledger.spend("2026-10")] == [("k-1", "2026-11")]
+
+
+async def test_data_it_cannot_take_is_refused_and_leaves_nothing(ledger: Ledger, postgres_dsn: str) -> None:
+    with pytest.raises(PostgresRefused):
+        await ledger.commit(Entry([row(1), row(2, model="nul \0 inside")], (), {"gw-1": 9}))
+    assert await rows(postgres_dsn) == []
+    assert await ledger.watermarks() == {}
+    assert (await ledger.commit(Entry([row(1)]))).added == 1
+
+
+async def test_several_instances_migrate_one_database_at_once(postgres_dsn: str) -> None:
+    ledgers = [Ledger(postgres_dsn) for _ in range(4)]
+    await asyncio.gather(*(ledger.ping() for ledger in ledgers))
+    entry = Entry([row(n) for n in range(50)], (), {"gw-1": 50, "gw-2": 50})
+    results = await asyncio.gather(*(ledger.commit(entry) for ledger in ledgers))
+    assert sum(result.added for result in results) == 50
+    assert await inconsistencies(postgres_dsn) == []
+    for ledger in ledgers:
+        await ledger.close()
+
+
+async def test_partitions_are_made_ahead(ledger: Ledger, postgres_dsn: str) -> None:
+    await ledger.ping()
+    connection = await asyncpg.connect(postgres_dsn)
+    for month in schema.months_to_come():
+        assert await connection.fetchval("SELECT to_regclass($1)", f"llmgw.request_{month:%Y_%m}") is not None
+    await connection.close()
+
+
+async def test_a_partition_dropped_behind_our_back_is_made_again(ledger: Ledger, postgres_dsn: str) -> None:
+    await ledger.commit(Entry([row(1)]))
+    connection = await asyncpg.connect(postgres_dsn)
+    await connection.execute("DROP TABLE llmgw.request_2026_11")
+    await connection.close()
+    with pytest.raises(PostgresAway, match="no partition"):
+        await ledger.commit(Entry([row(2)]))
+    assert (await ledger.commit(Entry([row(2)]))).added == 1
+
+
+async def test_a_database_of_a_newer_program_is_left_alone(ledger: Ledger, postgres_dsn: str) -> None:
+    await ledger.ping()
+    await ledger.close()
+    connection = await asyncpg.connect(postgres_dsn)
+    await connection.execute("INSERT INTO llmgw.migration (version, name, sha256) VALUES (9999, 'later', '')")
+    await connection.close()
+    with pytest.raises(PostgresAway, match="migration 9999, which this program does not know"):
+        await ledger.ping()
+
+
+async def test_a_wrong_password_is_somebodys_to_mend_not_a_loss(postgres_dsn: str) -> None:
+    ledger = Ledger(postgres_dsn.replace(":test@", ":wrong@"))
+    with pytest.raises(PostgresAway, match="password"):
+        await ledger.commit(Entry([row(1)]))
+
+
+async def test_more_than_five_thousand_rows_a_second(
+    ledger: Ledger, postgres_dsn: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = asyncio.get_running_loop()
+    await ledger.ping()
+    entries = [Entry([row(b * 2000 + n) for n in range(2000)], (), {"gw-1": b}) for b in range(10)]
+    started = loop.time()
+    for entry in entries:
+        await ledger.commit(entry)
+    rate = 20_000 / (loop.time() - started)
+    with capsys.disabled():
+        print(f"\nledger: {rate:,.0f} rows/s in transactions of 2,000")  # noqa: T201
+    assert rate > 5000
+
+
+def test_migrations() -> None:
+    one, two = schema.Migration(1, "one", "SELECT 1"), schema.Migration(2, "two", "SELECT 2")
+    assert schema.due([one, two], {}) == [one, two]
+    assert schema.due([one, two], {1: one.sha256}) == [two]
+    with pytest.raises(schema.MigrationProblem, match="was changed after it was applied"):
+        schema.due([one], {1: "another"})
+    assert [migration.version for migration in schema.known()] == list(range(1, len(schema.known()) + 1))

@@ -1,0 +1,242 @@
+"""The whole service over a real bus and a real PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+
+from libs.bus import AskFailed, Bus, BusSettings, Delivery, connect
+from libs.events import commands, encode
+from libs.events.policy import Finding, VerdictBatch, VerdictRecord
+from libs.events.questions import AskUsage, ExamineAccounting, Examined, ListTenancy, TenancyAnswer, UsageAnswer
+from libs.events.tenancy import Allowance, OrgSpec, Price, ProjectSpec, TeamSpec
+from libs.events.usage import RequestRecord, UsageBatch
+from libs.events.views import KeyView, Spend
+from libs.testing import eventually
+from libs.testing.ledger import inconsistencies, rows
+from libs.testing.nats import NatsServer
+from services.accounting.app import Accounting, build
+from services.accounting.settings import AccountingSettings
+
+START = Callable[[str], Awaitable[Accounting]]
+TREE = (
+    commands.DefineOrg(spec=OrgSpec(name="acme", allowance=Allowance(models=("big", "small")))),
+    commands.DefineTeam(spec=TeamSpec(org="acme", name="research")),
+    commands.DefineProject(spec=ProjectSpec(org="acme", team="research", name="chat", allowance=Allowance(rpm=60))),
+    commands.CreateKey(key_id="k-aaaaaaaaaa", key_sha256="a" * 64, shown="sk-llmgw-aaaa", project="acme/research/chat"),
+)
+
+
+@pytest.fixture
+async def start(nats_server: NatsServer, bus: Bus, postgres_dsn: str, tmp_path: Path) -> AsyncIterator[START]:
+    """Start an instance, each on a connection of its own."""
+    started: list[tuple[Accounting, Bus]] = []
+
+    async def start(instance: str) -> Accounting:
+        connection = await connect(BusSettings(url=nats_server.url, identity="accounting"))
+        settings = AccountingSettings(postgres_dsn=postgres_dsn, data_dir=tmp_path, instance=instance)
+        service = build(settings, connection)
+        started.append((service, connection))
+        await service.start()
+        return service
+
+    yield start
+    for service, connection in started:
+        await service.stop()
+        await connection.close()
+
+
+def batch(first: int, count: int = 10, gateway: str = "gw-1") -> UsageBatch:
+    now = datetime.now(UTC)
+    return UsageBatch(
+        gateway_id=gateway,
+        offset=(first + count) * 100,
+        records=tuple(
+            RequestRecord(
+                request_id=f"req-{gateway}-{number}",
+                opened_at=now - timedelta(seconds=1),
+                closed_at=now,
+                key_id="k-aaaaaaaaaa",
+                project="acme/research/chat",
+                model_asked="small",
+                model="small",
+                protocol="openai.chat",
+                status="ok",
+                prompt_tokens=10,
+                completion_tokens=number,
+            )
+            for number in range(first, first + count)
+        ),
+    )
+
+
+async def test_commands_become_the_view_of_keys(start: START, bus: Bus) -> None:
+    service = await start("one")
+    for wish in TREE:
+        assert (await bus.command(wish)).status == "done"
+    keys = bus.view("keys", KeyView)
+    view = await keys.get("a" * 64)
+    assert view is not None
+    assert (view.key_id, view.models, view.project_rpm, view.revoked) == ("k-aaaaaaaaaa", ("big", "small"), 60, False)
+    assert (await bus.command(TREE[0])).status == "unchanged"
+    wide = commands.ChangeKey(key_id="k-aaaaaaaaaa", allowance=Allowance(rpm=61))
+    outcome = await bus.command(wide)
+    assert (outcome.status, [p.path for p in outcome.problems]) == ("refused", ["allowance.rpm"])
+    other = commands.CreateKey(
+        key_id="k-bbbbbbbbbb", key_sha256="b" * 64, shown="sk-llmgw-bbbb", project="acme/research/chat"
+    )
+    await bus.command(other)
+    assert await keys.get("a" * 64) == view, "what did not change is not written again"
+    assert (await bus.command(commands.RevokeKey(key_id="k-aaaaaaaaaa"))).status == "done"
+    revoked = await keys.get("a" * 64)
+    assert revoked is not None
+    assert revoked.revoked
+    assert revoked.position > view.position
+    answer = await bus.ask(ListTenancy(), TenancyAnswer)
+    assert [(key.key_id, key.revoked) for key in answer.keys] == [("k-aaaaaaaaaa", True), ("k-bbbbbbbbbb", False)]
+    await eventually(lambda: service.not_ready() == [])
+
+
+async def test_a_command_is_examined_without_being_sent(start: START, bus: Bus) -> None:
+    await start("one")
+    await bus.command(TREE[0])
+    team = commands.DefineTeam(spec=TeamSpec(org="nobody", name="research"))
+    examined = await bus.ask(ExamineAccounting(command=encode(team).decode()), Examined)
+    assert [problem.path for problem in examined.problems] == ["spec.org"]
+    assert (await bus.ask(ExamineAccounting(command=encode(TREE[0]).decode()), Examined)).unchanged
+    assert not (await bus.ask(ExamineAccounting(command=encode(TREE[1]).decode()), Examined)).unchanged
+    assert (await bus.ask(ListTenancy(), TenancyAnswer)).teams == ()
+
+
+async def test_usage_becomes_rows_spend_and_answers(start: START, bus: Bus, postgres_dsn: str) -> None:
+    await start("one")
+    price = commands.DefinePrice(price=Price(model="*", prompt_micros=1000, completion_micros=2000))
+    outcome = await bus.command(price)
+    for first in (0, 10):
+        await bus.append(batch(first), cause=f"gw-1:{first}")
+    found = await eventually(lambda: _rows(postgres_dsn, 20))
+    assert {(row.price_version, row.cost_micros) for row in found} == {
+        (outcome.sequence, 10 + 2 * number) for number in range(20)
+    }
+    spend = await eventually(lambda: _spent(bus, 20))
+    assert (spend.prompt_tokens, spend.completion_tokens, spend.cost_micros) == (200, 190, 580)
+    assert spend.watermarks == {"gw-1": 2000}
+    answer = await bus.ask(AskUsage(by="project"), UsageAnswer)
+    assert [(row.name, row.requests, row.cost_micros) for row in answer.rows] == [("acme/research/chat", 20, 580)]
+    assert answer.counted_until == {"gw-1": 2000}
+    with pytest.raises(AskFailed, match="by one of org, team, project, key, model"):
+        await bus.ask(AskUsage(by="colour"), UsageAnswer)
+    assert await inconsistencies(postgres_dsn) == []
+
+
+async def test_what_comes_twice_is_there_once(start: START, bus: Bus, postgres_dsn: str) -> None:
+    service = await start("one")
+    await bus.append(batch(0), cause="gw-1:0")
+    await bus.append(batch(0), cause="gw-1:0 again, after the server forgot the first")
+    await bus.append(batch(5), cause="gw-1:5, half of it new")
+    await eventually(lambda: _rows(postgres_dsn, 15))
+    # A service killed between the commit and its acknowledgements: all of it comes again.
+    deliveries: list[Delivery] = []
+
+    async def keep(delivery: Delivery) -> None:
+        deliveries.append(delivery)
+
+    follower = await bus.follow("USAGE", ["llmgw.use.>"], keep)
+    await eventually(lambda: len(deliveries) == 3)
+    await service._writer._stop()  # as the killed one had stopped
+    await service._writer.write(deliveries)
+    await service._writer.write(list(reversed(deliveries)))
+    await follower.stop()
+    assert len(await rows(postgres_dsn)) == 15
+    assert await inconsistencies(postgres_dsn) == []
+    assert (await eventually(lambda: _spent(bus, 15))).completion_tokens == sum(range(15))
+
+
+async def test_one_bad_message_is_parked_alone(start: START, bus: Bus, postgres_dsn: str) -> None:
+    broken = batch(0, 1)
+    record = broken.records[0]
+    clock = msgspec.structs.replace(record, opened_at=datetime(1, 1, 2, tzinfo=UTC))
+    await bus.append(msgspec.structs.replace(broken, records=(clock,)), cause="broken clock")
+    await bus.append(batch(10), cause="good")
+    await start("one")
+    await eventually(lambda: _rows(postgres_dsn, 10))
+    parked = await eventually(lambda: bus.transport.last("PARKED", "llmgw.dlq.USAGE.accounting-ledger"))
+    assert "check the gateway's clock" in parked.headers["Llmgw-Reason"]
+
+
+async def test_verdicts_enter_the_ledger_without_text(start: START, bus: Bus, postgres_dsn: str) -> None:
+    finding = Finding(policy="no-secrets", rule="secrets.aws_access_key", action="block", enforced=True)
+    record = VerdictRecord(request_id="req-1", project="acme/research/chat", allow=False, findings=(finding,))
+    await start("one")
+    await bus.append(VerdictBatch(guard_id="g-1", records=(record, record)), cause="g-1:1")
+
+    async def count() -> bool:
+        connection = await asyncpg.connect(postgres_dsn)
+        try:
+            return bool(await connection.fetchval("SELECT count(*) = 2 FROM llmgw.verdict WHERE NOT allow"))
+        finally:
+            await connection.close()
+
+    await eventually(count)
+
+
+async def test_another_instance_takes_over_and_nothing_is_missed(start: START, bus: Bus, postgres_dsn: str) -> None:
+    one = await start("one")
+    for wish in TREE:
+        await bus.command(wish)
+    two = await start("two")
+    await bus.append(batch(0), cause="gw-1:0")
+    await eventually(lambda: _rows(postgres_dsn, 10))
+    await one.stop()
+    await bus.append(batch(10), cause="gw-1:10")
+    await eventually(lambda: two.authority.leading)
+    await eventually(lambda: _rows(postgres_dsn, 20))
+    assert (await eventually(lambda: _spent(bus, 20))).watermarks == {"gw-1": 2000}
+    assert (await bus.command(commands.RevokeKey(key_id="k-aaaaaaaaaa"))).status == "done"
+    view = await bus.view("keys", KeyView).get("a" * 64)
+    assert view is not None
+    assert view.revoked
+
+
+async def test_a_view_that_was_changed_by_hand_is_put_right(start: START, bus: Bus) -> None:
+    keys = bus.view("keys", KeyView)
+    await keys.put("f" * 64, KeyView(key_id="k-forged", project="x/y/z", roles=("admin",)))
+    await start("one")
+    for wish in TREE:
+        await bus.command(wish)
+    assert await keys.get("f" * 64) is None
+    assert set(await keys.all()) == {"a" * 64}
+
+
+async def test_a_hundred_gateways_worth_of_batches_in_time(
+    start: START, bus: Bus, postgres_dsn: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await start("one")
+    await eventually(lambda: bus.command(TREE[0]))
+    loop = asyncio.get_running_loop()
+    batches = [batch(n * 64, 64, f"gw-{n % 4}") for n in range(200)]
+    started = loop.time()
+    await asyncio.gather(*(bus.append(one, cause=f"{number}") for number, one in enumerate(batches)))
+    await eventually(lambda: _rows(postgres_dsn, 200 * 64), 30, every_s=0.1)
+    rate = 200 * 64 / (loop.time() - started)
+    with capsys.disabled():
+        print(f"\nusage stream to ledger: {rate:,.0f} requests/s, publishing included")  # noqa: T201
+    assert rate > 5000
+    assert await inconsistencies(postgres_dsn) == []
+
+
+async def _rows(dsn: str, count: int) -> Any:
+    found = await rows(dsn)
+    return found if len(found) == count else None
+
+
+async def _spent(bus: Bus, requests: int) -> Any:
+    spend = await bus.view("spend", Spend).get("k-aaaaaaaaaa")
+    return spend if spend is not None and spend.requests == requests else None
