@@ -27,7 +27,7 @@ def bus() -> None:
 async def init(cluster: Cluster, replicas: str) -> None:
     """Create or update every stream, bucket and consumer. Changes nothing that is as it should be."""
     try:
-        done = await ensure(cluster.bus.transport, int(replicas))  # type: ignore[arg-type]
+        done = await ensure(cluster.bus, int(replicas))
     except BusError as error:
         raise Failed(f"the bus is not as it must be: {error}") from None
     cluster.out.one({"done": done}, done or ["nothing to do: every stream, bucket and consumer is there"])

@@ -31,6 +31,8 @@ from libs.runtime.servers.postgres import STOP_SIGNAL, PostgresFiles
 NATS, POSTGRES, GATEWAY, AGENT = "nats", "postgres", "gateway", "nodeagent"
 CONTROL = ("scheduler", "accounting", "guard", "mirror")
 PROBE_S = 2.0
+GRACE_S = 45.0
+"""Every part bounds its own stop below this."""
 GATEWAY_WORKERS = 2
 
 
@@ -142,7 +144,9 @@ class Layout:
 
     def _service(self, name: str) -> Part:
         service = name.partition("@")[0]
-        return self._part(name, self.run_command(service, name), _http(self.ports[f"{name} status"]))
+        # A gateway is not ready before an engine serves; that it answers is enough to begin with.
+        probe = f"{self.ports[GATEWAY]}/health" if name == GATEWAY else f"{self.ports[f'{name} status']}/ready"
+        return self._part(name, self.run_command(service, name), _http(f"http://{HOST}:{probe}"))
 
     def run_command(self, service: str, name: str) -> list[str]:
         """The command that runs a service with the settings of a part."""
@@ -161,7 +165,7 @@ class Layout:
             log=self.home.log(name),
             ready=ready,
             stop_signal=stop_signal,
-            grace_s=30.0,
+            grace_s=GRACE_S,
             hold_s=self.holds.get(name, 0.0),
         )
 
@@ -173,20 +177,20 @@ def _tcp(answers: Callable[[], bool], otherwise: str) -> Callable[[], Awaitable[
     return ready
 
 
-def _http(port: int) -> Callable[[], Awaitable[list[str]]]:
-    """Ask a service's status port; what it says it waits for."""
+def _http(url: str) -> Callable[[], Awaitable[list[str]]]:
+    """Ask a service; what it says it waits for."""
 
     def ask() -> list[str]:
         try:
-            with urllib.request.urlopen(f"http://{HOST}:{port}/ready", timeout=PROBE_S):
+            with urllib.request.urlopen(url, timeout=PROBE_S):
                 return []
         except urllib.error.HTTPError as error:
             try:
                 return [str(reason) for reason in json.load(error)["reasons"]]
             except (ValueError, KeyError, TypeError):
-                return [f"its status port answers {error.code}"]
+                return [f"it answers HTTP {error.code}"]
         except OSError:
-            return ["its status port does not answer yet"]
+            return ["it does not answer yet"]
 
     async def ready() -> list[str]:
         return await asyncio.to_thread(ask)

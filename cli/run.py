@@ -67,9 +67,12 @@ def run(service: str, file: Path | None, stop_engines: bool) -> None:
     from libs.runtime.run import serve
 
     settings = load(service, file).value
-    build = importlib.import_module(f"services.{service}.app").build
+    app = importlib.import_module(f"services.{service}.app")
+    if service == "gateway":
+        # Several processes behind one port: it has a life of its own.
+        sys.exit(app.main(settings))
     identity = node_identity(settings.machine_id) if service == "nodeagent" else service
-    sys.exit(serve(service, settings, build, identity=identity))
+    sys.exit(serve(service, settings, app.build, identity=identity))
 
 
 async def stop_engines_of(file: Path | None) -> list[str]:

@@ -126,7 +126,7 @@ class Running:
         await supervisor.wait_ready([NATS], SERVERS_S)
         async with reached(layout.nats.url, self._home.identity("operator"), "operator") as bus:
             try:
-                await ensure(bus.transport)  # type: ignore[arg-type]
+                await ensure(bus)
             except BusError as error:
                 raise Failed(f"the streams of the bus cannot be made: {error}") from None
             self._phase("starting", "starting the services")
