@@ -1,0 +1,133 @@
+"""The wiring of the gateway: one worker, or the parent of several."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+
+import uvloop
+
+from libs.bus import Bus
+from libs.runtime import logs, traces
+from libs.runtime.secrets import decode_fleet_secret, read_reference
+
+from . import metrics
+from .adapters.http import HttpServer
+from .adapters.spool import Spool
+from .admin import Admin
+from .asking import Engines
+from .checks import Checks
+from .completions import Completions
+from .core.kinds import CHAT, TEXT
+from .door import Door
+from .parent import Parent, listen
+from .projections import Keys, Policies, Routes
+from .publisher import Publisher
+from .rates import Rates
+from .settings import GatewaySettings
+
+log = logging.getLogger("llmgw.gateway")
+
+GAUGES_EVERY_S = 1.0
+
+
+class Gateway:
+    """One worker: a gateway of its own to the rest of the system, called ``settings.instance``.
+
+    ``listening`` is the open socket clients come to; it may be shared with other workers.
+    """
+
+    def __init__(self, settings: GatewaySettings, bus: Bus, listening: socket.socket) -> None:
+        gateway_id = settings.instance
+        secret = None
+        if settings.fleet_secret is not None:
+            secret = decode_fleet_secret(read_reference(settings.fleet_secret), settings.fleet_secret)
+        self._rates = Rates(bus, gateway_id)
+        self._keys = Keys(bus)
+        self._routes = Routes(bus, self._rates.in_flight, secret, settings.connect_timeout_s)
+        self._policies = Policies(bus)
+        self._checks = Checks(bus, gateway_id, settings.verdict_timeout_s)
+        self._spool = Spool(settings.data_dir / "spool", settings.spool_max_bytes)
+        self._publisher = Publisher(bus, self._spool, gateway_id)
+        self._engines = Engines(self._routes, settings.attempts, settings.deadline_s, settings.stall_s)
+        door = Door(self._keys, self._routes, self.not_ready)
+        completions = Completions(
+            door=door,
+            routes=self._routes,
+            policies=self._policies,
+            rates=self._rates,
+            spool=self._spool,
+            checks=self._checks,
+            engines=self._engines,
+            max_body_bytes=settings.max_body_bytes,
+            forward_headers=settings.forward_headers,
+        )
+        for kind in (CHAT, TEXT):
+            door.add("POST", kind.path, completions.of(kind))
+        Admin(door, bus)
+        # Answers in flight may use most of the time a stop has; the rest is for the spool and the bus.
+        drain_s = max(1.0, settings.stop_timeout_s - 4)
+        self._http = HttpServer(door, listening, settings.keep_alive_s, drain_s)
+        self._background: list[asyncio.Task[None]] = []
+        self._started = False
+
+    async def start(self) -> None:
+        """Returns when clients are answered: not before keys, routes and policies were read to their end once."""
+        if self._spool.cut:
+            log.warning("%d requests were cut when this gateway ended; they are in the ledger as such", self._spool.cut)
+            metrics.CUT.inc(self._spool.cut)
+        for view in (self._policies, self._keys, self._routes):
+            await view.start()
+        await self._rates.start(self._own_in_flight)
+        await self._checks.start()
+        self._publisher.start()
+        self._background = [asyncio.create_task(self._engines.sweep()), asyncio.create_task(self._measure())]
+        for view in (self._policies, self._keys, self._routes):
+            await view.caught_up()
+        await self._http.start()
+        self._started = True
+
+    async def stop(self) -> None:
+        await self._http.stop()
+        for task in self._background:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self._publisher.stop()
+        await self._checks.stop()
+        await self._rates.stop()
+        for view in (self._routes, self._keys, self._policies):
+            await view.stop()
+        self._spool.close()
+
+    def not_ready(self) -> list[str]:
+        reasons = []
+        if not self._started:
+            reasons.append("keys, routes and policies are being read")
+        elif not any(served.ready for served in self._routes.models.values()):
+            reasons.append("no engine serves any model")
+        if self._spool.problem is not None:
+            reasons.append(self._spool.problem)
+        return reasons
+
+    def _own_in_flight(self) -> dict[str, int]:
+        return {target.replica_id: target.own for target in self._routes.targets.values() if target.own}
+
+    async def _measure(self) -> None:
+        while True:
+            metrics.SPOOL_BACKLOG.set(self._spool.backlog_bytes)
+            await asyncio.sleep(GAUGES_EVERY_S)
+
+
+def build(settings: GatewaySettings, bus: Bus) -> Gateway:
+    """One worker on a socket of its own."""
+    return Gateway(settings, bus, listen(settings.host, settings.port))
+
+
+def main(settings: GatewaySettings) -> int:
+    """The parent: holds the socket, keeps the workers running, answers for all of them. The exit status."""
+    logs.configure("gateway", settings.instance, settings.log_level, settings.log_format)
+    traces.configure("gateway", settings.instance, None)
+    return uvloop.run(Parent(settings).run())

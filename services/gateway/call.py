@@ -1,0 +1,126 @@
+"""One request of one client, on the client's side."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from datetime import UTC, datetime
+from typing import Any
+
+from .adapters.http import ON_DISCONNECT
+from .adapters.upstream import Abandoned, Connection
+from .core.errors import Fault, body_of, body_too_large, encoding_not_taken
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+JSON = (b"content-type", b"application/json")
+
+
+class Call:
+    """What was asked over HTTP, and the way to answer it. Exactly one of the answering methods is used.
+
+    ``gone`` turns True when the client has left; the engine's connection, if there is one, is then closed at once.
+    """
+
+    __slots__ = (
+        *("_receive", "_send", "answered", "authorization", "body_bytes", "connection", "encoding", "gone", "headers"),
+        *("method", "path", "request_id", "scope", "started", "started_at", "status", "traceparent", "tracestate"),
+    )
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self._receive = receive
+        self._send = send
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.started = time.perf_counter()
+        self.started_at = datetime.now(UTC)
+        self.request_id = f"req-{os.urandom(10).hex()}"
+        self.authorization: bytes | None = None
+        self.traceparent: bytes | None = None
+        self.tracestate: bytes | None = None
+        self.encoding: bytes | None = None
+        self.body_bytes = 0
+        self.headers: Headers = [(b"x-request-id", self.request_id.encode())]
+        """What goes with the answer whatever it is."""
+        self.connection: Connection | None = None
+        self.gone = False
+        self.answered = False
+        self.status = 0
+        for name, value in scope["headers"]:
+            if name == b"authorization":
+                if value[:7].lower() == b"bearer ":
+                    self.authorization = value[7:].strip()
+            elif name == b"x-api-key":
+                self.authorization = self.authorization or value.strip()
+            elif name == b"content-length":
+                self.body_bytes = int(value)
+            elif name == b"content-encoding":
+                self.encoding = value.lower()
+            elif name == b"traceparent":
+                self.traceparent = value
+            elif name == b"tracestate":
+                self.tracestate = value
+        scope[ON_DISCONNECT] = self._left
+
+    def _left(self) -> None:
+        self.gone = True
+        if self.connection is not None:
+            self.connection.abort()
+
+    async def body(self, limit_bytes: int) -> bytes:
+        """The whole body. Raises Fault over the limit, Abandoned when the client leaves."""
+        if self.body_bytes > limit_bytes:
+            raise body_too_large(limit_bytes)
+        if self.encoding not in (None, b"identity"):
+            raise encoding_not_taken((self.encoding or b"").decode("latin-1"))
+        message = await self._receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            body: bytes = message.get("body", b"")
+            return body
+        parts = []
+        size = 0
+        while message["type"] == "http.request":
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > limit_bytes:
+                raise body_too_large(limit_bytes)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+            message = await self._receive()
+        raise Abandoned
+
+    def forwarded(self, names: Iterable[bytes]) -> bytes:
+        """Header lines of the client's that engines may see."""
+        wanted = frozenset(names)
+        return b"".join(b"%s: %s\r\n" % (name, value) for name, value in self.scope["headers"] if name in wanted)
+
+    async def answer(self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = (JSON,)) -> None:
+        """A whole answer."""
+        await self.begin(status, [*headers, (b"content-length", b"%d" % len(body))])
+        await self.write(body, False)
+
+    async def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self.answered = True
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.headers]})
+
+    async def write(self, data: bytes, more: bool) -> None:
+        """More of the body. Waits while the client does not read."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def refuse(self, fault: Fault) -> None:
+        """An error, in the client's protocol."""
+        headers: Headers = [JSON, *fault.headers]
+        if fault.retry_after_s is not None:
+            headers.append((b"retry-after", b"%d" % max(1, math.ceil(fault.retry_after_s))))
+        await self.answer(fault.status, body_of(fault), headers)
+
+    @property
+    def elapsed_ms(self) -> float:
+        return round((time.perf_counter() - self.started) * 1000, 3)

@@ -1,0 +1,104 @@
+"""Asking the guard: text out, verdict back. Waited for only where a policy enforces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+
+from libs.bus import Bus
+from libs.events import BadPayload, decode_as
+from libs.events.policy import Check, Segment, Verdict
+
+from . import metrics
+
+MOST_WAITING = 1000
+"""Observed checks that wait to be sent; more are dropped and counted: observing never costs a client anything."""
+
+
+class Checks:
+    """One gateway's conversation with the guards."""
+
+    def __init__(self, bus: Bus, gateway_id: str, timeout_s: float) -> None:
+        self._bus = bus
+        self._gateway_id = gateway_id
+        self._timeout_s = timeout_s
+        self._inbox = ""
+        self._waiting: dict[str, asyncio.Future[Verdict]] = {}
+        self._observed: asyncio.Queue[Check] = asyncio.Queue(MOST_WAITING)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._inbox = await self._bus.inbox(self._on_verdict)
+        self._task = asyncio.create_task(self._send_observed())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def observe(self, request_id: str, project: str, policies: tuple[str, ...], segments: tuple[Segment, ...]) -> None:
+        """Have a request looked at; nothing waits."""
+        try:
+            self._observed.put_nowait(self._check(request_id, project, policies, segments, None))
+        except asyncio.QueueFull:
+            metrics.CHECKS.labels("dropped").inc()
+
+    async def judge(
+        self, request_id: str, project: str, policies: tuple[str, ...], segments: tuple[Segment, ...]
+    ) -> Verdict | None:
+        """The guard's verdict; None when none came in time or it could not judge."""
+        check = self._check(request_id, project, policies, segments, self._inbox)
+        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._waiting[check.check_id] = future
+        started = time.perf_counter()
+        try:
+            await self._bus.tell(check)
+            async with asyncio.timeout(self._timeout_s):
+                verdict = await future
+        except TimeoutError:
+            metrics.CHECKS.labels("no verdict").inc()
+            return None
+        finally:
+            del self._waiting[check.check_id]
+            metrics.VERDICT.observe(time.perf_counter() - started)
+        if verdict.problem is not None:
+            metrics.CHECKS.labels("not judged").inc()
+            return None
+        metrics.CHECKS.labels("allowed" if verdict.allow else "refused").inc()
+        return verdict
+
+    def _check(
+        self,
+        request_id: str,
+        project: str,
+        policies: tuple[str, ...],
+        segments: tuple[Segment, ...],
+        reply: str | None,
+    ) -> Check:
+        return Check(
+            gateway_id=self._gateway_id,
+            check_id=os.urandom(8).hex(),
+            request_id=request_id,
+            project=project,
+            policies=policies,
+            segments=segments,
+            reply=reply,
+        )
+
+    async def _send_observed(self) -> None:
+        while True:
+            await self._bus.tell(await self._observed.get())
+            metrics.CHECKS.labels("observed").inc()
+
+    async def _on_verdict(self, payload: bytes) -> None:
+        try:
+            verdict = decode_as(Verdict, payload)
+        except BadPayload:
+            metrics.CHECKS.labels("unreadable").inc()
+            return
+        future = self._waiting.get(verdict.check_id)
+        if future is not None and not future.done():
+            future.set_result(verdict)

@@ -1,0 +1,324 @@
+"""Chat and text completions, streamed and not: the way of a request from its bytes to its answer's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+
+import msgspec
+
+from libs.events.usage import Status
+from libs.events.views import KeyView
+from libs.runtime import traces
+
+from .adapters.spool import Spool
+from .adapters.upstream import Abandoned, Connection, UpstreamFailure
+from .asking import Engines, Retryable
+from .call import Call
+from .checks import Checks
+from .core import body as bodies
+from .core import errors
+from .core.body import Asked, Readable
+from .core.errors import Fault, event_of, fault_in
+from .core.kinds import Kind
+from .core.raw import present
+from .core.sse import EventStream, Overlong
+from .core.usage import Used, answer_in
+from .core.windows import Refusal
+from .door import Door, Handler, open_to
+from .metering import Meter
+from .projections import Applicable, Policies, Routes, Served
+from .rates import Rates
+
+log = logging.getLogger("llmgw.gateway")
+
+SSE = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_CHECK_CHARACTERS = 2 * 1024 * 1024
+"""A check is one message on the bus, whose limit is 8 MiB; a character takes up to four bytes."""
+CLIENT_LEFT = 499
+"""nginx's status for a client that closed the connection before there was an answer."""
+NEAR = 0.8
+"""From this share of a limit on, the other gateways are told at once."""
+
+
+class Completions:
+    """Answers requests of any kind in ``core.kinds``."""
+
+    def __init__(
+        self,
+        *,
+        door: Door,
+        routes: Routes,
+        policies: Policies,
+        rates: Rates,
+        spool: Spool,
+        checks: Checks,
+        engines: Engines,
+        max_body_bytes: int,
+        forward_headers: tuple[str, ...],
+    ) -> None:
+        self._door = door
+        self._routes = routes
+        self._policies = policies
+        self._rates = rates
+        self._spool = spool
+        self._checks = checks
+        self._engines = engines
+        self._max_body_bytes = max_body_bytes
+        self._forward = tuple(name.lower().encode() for name in forward_headers)
+
+    def of(self, kind: Kind) -> Handler:
+        async def handler(call: Call) -> None:
+            if not traces.recording():
+                await self._answer(call, kind)
+                return
+            parent = {"traceparent": call.traceparent.decode("latin-1")} if call.traceparent else None
+            attributes = {"gen_ai.operation.name": kind.capability, "llmgw.request_id": call.request_id}
+            with traces.span(f"{call.method} {kind.path}", parent, "server", attributes) as span:
+                outgoing: dict[str, str] = {}
+                traces.inject(outgoing)
+                call.traceparent = outgoing.get("traceparent", "").encode() or None
+                await self._answer(call, kind)
+                span.set_attribute("http.response.status_code", call.status)
+
+        return handler
+
+    async def _answer(self, call: Call, kind: Kind) -> None:
+        key = self._door.authenticate(call, "client")
+        meter = Meter(self._spool, self._rates, call, kind, key)
+        body = await call.body(self._max_body_bytes)
+        asked = bodies.read(body, kind.content)
+        served = open_to(self._routes, key, asked.model)
+        _check_bounds(asked, served, kind)
+        meter.about(asked.model, served.route.model, bool(asked.stream), len(body))
+        try:
+            self._admit(call, key)
+            body = await self._judged(call, key, asked, served, body)
+            await self._ask(call, kind, meter, asked, served, body)
+        except Fault as fault:
+            meter.close(_status_of(fault), fault.status)
+            raise
+        except Abandoned:
+            meter.close("cancelled", call.status or CLIENT_LEFT)
+            raise
+        except asyncio.CancelledError:
+            # The gateway stops and waited long enough.
+            meter.close("cut", call.status or 503)
+            raise
+        except Exception:
+            meter.close("upstream_error", call.status or 500)
+            raise
+
+    # before an engine is asked
+
+    def _admit(self, call: Call, key: KeyView) -> None:
+        """Count the request against its limits. Raises Fault (429) over one of them."""
+        now = time.monotonic()
+        requests, tokens = self._rates.requests, self._rates.tokens
+        key_id, project = key.key_id, key.project
+        if key.rpm is not None:
+            over = requests.over(key_id, key.rpm, now)
+            left = max(0, key.rpm - requests.used(key_id, now) - (over is None))
+            call.headers += _limit_headers(key.rpm, left, over)
+            if over is not None:
+                raise errors.over_rate("This key", key.rpm, "requests", over.retry_after_s, ())
+            if left <= key.rpm * (1 - NEAR):
+                self._rates.hurry()
+        if key.project_rpm is not None:
+            over = requests.over(project, key.project_rpm, now)
+            if over is not None:
+                raise errors.over_rate(f"The project '{project}'", key.project_rpm, "requests", over.retry_after_s, ())
+            if requests.used(project, now) >= key.project_rpm * NEAR:
+                self._rates.hurry()
+        if key.tpm is not None and (over := tokens.over(key_id, key.tpm, now)) is not None:
+            raise errors.over_rate("This key", key.tpm, "tokens", over.retry_after_s, ())
+        if key.project_tpm is not None and (over := tokens.over(project, key.project_tpm, now)) is not None:
+            raise errors.over_rate(f"The project '{project}'", key.project_tpm, "tokens", over.retry_after_s, ())
+        requests.add(key_id, now)
+        requests.add(project, now)
+
+    async def _judged(self, call: Call, key: KeyView, asked: Asked, served: Served, body: bytes) -> bytes:
+        """The body as it may go to the engine. Raises Fault when a policy refuses it."""
+        changes: dict[str, bytes] = {}
+        if asked.model != served.route.model:
+            changes["model"] = msgspec.json.encode(served.route.model)
+        if asked.stream and not asked.wants_usage:
+            changes["stream_options"] = bodies.asking_usage(body)
+        applicable = self._policies.applicable(key.policies)
+        if applicable is not None:
+            changes |= await self._ruled(call, key, applicable, bodies.readable(body))
+        return bodies.edited(body, changes) if changes else body
+
+    async def _ruled(self, call: Call, key: KeyView, applicable: Applicable, readable: Readable) -> dict[str, bytes]:
+        """What the guard changes of the body. Raises Fault when it refuses it, or cannot judge what it must."""
+        segments = readable.segments()
+        if not applicable.enforced:
+            self._checks.observe(call.request_id, key.project, applicable.names, segments)
+            return {}
+        if (field := readable.unreadable) is not None:
+            raise errors.not_judgeable(field)
+        if sum(len(segment.text) for segment in segments) > MAX_CHECK_CHARACTERS:
+            raise errors.too_long_to_judge(MAX_CHECK_CHARACTERS)
+        verdict = await self._checks.judge(call.request_id, key.project, applicable.names, segments)
+        if verdict is not None and not verdict.allow:
+            raise errors.refused_by_policy(verdict.rule or "unnamed", verdict.policy)
+        if verdict is not None:
+            try:
+                return readable.edit(verdict.edits)
+            except (LookupError, ValueError, TypeError) as error:
+                log.error("an edit of the guard does not fit the request %s: %s", call.request_id, error)
+        if applicable.fail_closed:
+            raise errors.not_judged()
+        return {}
+
+    # the engine's answer
+
+    async def _ask(self, call: Call, kind: Kind, meter: Meter, asked: Asked, served: Served, body: bytes) -> None:
+        extra = self._extra(call)
+        attempts = self._engines.attempts(served.route.model, meter)
+        while True:
+            target = attempts.next()
+            try:
+                async with self._engines.asked(target, call, kind, body, extra) as connection:
+                    if asked.stream and connection.content_type.startswith(b"text/event-stream"):
+                        await self._stream(call, meter, asked, connection)
+                    else:
+                        await self._whole(call, meter, connection)
+                return
+            except Retryable as problem:
+                if call.answered:
+                    return  # the client was told in the stream
+                attempts.failed(problem)
+
+    def _extra(self, call: Call) -> bytes:
+        extra = b"x-request-id: %s\r\n" % call.request_id.encode()
+        if call.traceparent:
+            extra += b"traceparent: %s\r\n" % call.traceparent
+            if call.tracestate:
+                extra += b"tracestate: %s\r\n" % call.tracestate
+        if self._forward:
+            extra += call.forwarded(self._forward)
+        return extra
+
+    async def _whole(self, call: Call, meter: Meter, connection: Connection) -> None:
+        """An answer that comes in one piece: until it is all here, another endpoint may still be asked."""
+        payload = await connection.read_all(MAX_ANSWER_BYTES)
+        answer = answer_in(payload)
+        if answer is None:
+            raise UpstreamFailure("protocol", "the answer is not a JSON object")
+        if present(answer.error) and not present(answer.choices):
+            raise self._engines.refusal(fault_in(payload, 502))
+        if answer.usage is not None:
+            used = answer.usage.used()
+        else:
+            meter.tokens = max(1, len(payload) // 4)
+            used = meter.estimate()
+        meter.close("ok", 200, used)
+        await call.answer(200, payload)
+
+    async def _stream(self, call: Call, meter: Meter, asked: Asked, connection: Connection) -> None:
+        events = EventStream(asked.wants_usage)
+        try:
+            out = await self._first(events, connection)
+            connection.deadline = None
+            meter.first_token_ms = call.elapsed_ms
+            while not events.finished and events.failure is None:
+                if out:
+                    meter.delivering(events.tokens)
+                    if not call.answered:
+                        await call.begin(200, SSE)
+                    await call.write(out, True)
+                data = await connection.read()
+                if not data:
+                    out = b""
+                    break
+                out = events.feed(data)
+        except Overlong as error:
+            raise UpstreamFailure("protocol", str(error)) from None
+        except UpstreamFailure:
+            if not call.answered:
+                raise
+            if not events.finished:
+                await self._cut_short(call, meter, events, b"", errors.upstream_broken())
+                raise
+        await self._end(call, meter, events, out)
+
+    async def _first(self, events: EventStream, connection: Connection) -> bytes:
+        """The events up to the first one with content. An error before it is the endpoint's or the request's."""
+        while True:
+            data = await connection.read()
+            if not data:
+                raise UpstreamFailure("closed", "the stream ended before its first token")
+            out = events.feed(data)
+            if events.failure is not None and not events.started:
+                raise self._engines.refusal(fault_in(events.failure, 502))
+            if events.started:
+                return out
+
+    async def _end(self, call: Call, meter: Meter, events: EventStream, out: bytes) -> None:
+        """The last write: closed in the spool before it is made."""
+        if events.failure is not None:
+            await self._cut_short(call, meter, events, out, fault_in(events.failure, 502))
+            raise UpstreamFailure("protocol", "an error in the stream")
+        if not events.complete:
+            await self._cut_short(call, meter, events, out, errors.upstream_broken())
+            raise UpstreamFailure("closed", "the stream ended without an end")
+        meter.delivering(events.tokens)
+        used = events.usage.used() if events.usage is not None else meter.estimate()
+        meter.close("ok", 200, used)
+        if not call.answered:
+            await call.begin(200, SSE)
+        await call.write(out + events.close(used), False)
+
+    async def _cut_short(self, call: Call, meter: Meter, events: EventStream, out: bytes, fault: Fault) -> None:
+        """The engine failed after content went out: say so in the stream."""
+        meter.delivering(events.tokens)
+        meter.close("upstream_error", 200, _as_far(events, meter))
+        if not call.answered:
+            await call.begin(200, SSE)
+        await call.write(out + event_of(fault), False)
+
+
+def _as_far(events: EventStream, meter: Meter) -> Used:
+    """An engine that reports usage with every event has said what it used until now."""
+    if events.usage is None:
+        return meter.estimate()
+    used = events.usage.used()
+    used.completion = max(used.completion, events.tokens)
+    return used
+
+
+STATUS_OF: dict[str | None, Status] = {
+    "rate_limit_exceeded": "refused_limit",
+    "content_policy": "refused_guard",
+    "guard_unavailable": "refused_guard",
+}
+
+
+def _status_of(fault: Fault) -> Status:
+    return STATUS_OF.get(fault.code) or ("client_error" if fault.status < 500 else "upstream_error")
+
+
+def _check_bounds(asked: Asked, served: Served, kind: Kind) -> None:
+    route = served.route
+    if route.capabilities and kind.capability not in route.capabilities:
+        raise errors.capability_missing(route.model, kind.capability, route.capabilities)
+    for field, value in asked.limits():
+        if value > served.max_tokens:
+            raise errors.too_many_tokens(field, value, served.max_tokens, route.model)
+
+
+def _limit_headers(limit: int, left: int, over: Refusal | None) -> list[tuple[bytes, bytes]]:
+    reset_s = math.ceil(over.retry_after_s) if over is not None else 60
+    return [
+        (b"x-ratelimit-limit-requests", b"%d" % limit),
+        (b"x-ratelimit-remaining-requests", b"%d" % left),
+        (b"x-ratelimit-reset-requests", b"%ds" % reset_s),
+    ]

@@ -1,0 +1,318 @@
+"""What a client is told when something is wrong, in the envelope of the protocol it speaks.
+
+A ``Fault`` is raised anywhere on the way of a request and written once, at the door. Types and codes are
+OpenAI's, so that its SDK raises the exception a program expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import msgspec
+
+Protocol = Literal["openai"]
+
+KNOWN_MODELS_NAMED = 20
+"""How many model names an error lists: enough to see a typing mistake, short enough to read."""
+
+
+class Fault(Exception):
+    """A request that is not answered.
+
+    ``status`` is the HTTP status, ``kind`` the envelope's ``type``, ``code`` is for programs and ``message``
+    a sentence a person can act on. ``param`` names the field that is wrong. ``retry_after_s`` is only set
+    where trying again may help.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str | None,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.kind = kind
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.headers = tuple(headers)
+
+
+def _openai(fault: Fault) -> bytes:
+    error = {"message": fault.message, "type": fault.kind, "param": fault.param, "code": fault.code}
+    return msgspec.json.encode({"error": error})
+
+
+ENVELOPES: dict[Protocol, Callable[[Fault], bytes]] = {"openai": _openai}
+
+
+def body_of(fault: Fault, protocol: Protocol = "openai") -> bytes:
+    """The JSON body of an error answer."""
+    return ENVELOPES[protocol](fault)
+
+
+def event_of(fault: Fault, protocol: Protocol = "openai") -> bytes:
+    """The events that end a stream which already has content."""
+    return b"data: %s\n\ndata: [DONE]\n\n" % ENVELOPES[protocol](fault)
+
+
+# who may
+
+
+def no_key() -> Fault:
+    return Fault(
+        401,
+        "invalid_api_key",
+        "No API key was sent. Send yours in the header 'Authorization: Bearer sk-llmgw-...'.",
+    )
+
+
+def wrong_key() -> Fault:
+    return Fault(
+        401,
+        "invalid_api_key",
+        "This API key is not valid here: it is unknown, revoked or expired. Ask your administrator for a new one.",
+    )
+
+
+def keys_unknown() -> Fault:
+    return Fault(
+        503,
+        "keys_unavailable",
+        "The gateway has no current list of keys and does not know this one. Try again in a few seconds.",
+        kind="server_error",
+        retry_after_s=2,
+    )
+
+
+def role_missing(role: str, roles: Iterable[str]) -> Fault:
+    return Fault(
+        403,
+        "role_missing",
+        f"This key may not do this: it needs the role '{role}' and has {', '.join(sorted(roles)) or 'none'}.",
+        kind="permission_error",
+    )
+
+
+# what was asked
+
+
+def no_route(method: str, path: str) -> Fault:
+    return Fault(404, "unknown_url", f"There is no {method} {path} here. Chat is POST /v1/chat/completions.")
+
+
+def wrong_method(method: str, path: str, allowed: Iterable[str]) -> Fault:
+    allow = ", ".join(sorted(allowed))
+    return Fault(
+        405, "method_not_allowed", f"{path} takes {allow}, not {method}.", headers=[(b"allow", allow.encode())]
+    )
+
+
+def bad_body(message: str, param: str | None = None, code: str | None = None) -> Fault:
+    return Fault(400, code, message, param=param)
+
+
+def body_too_large(limit_bytes: int) -> Fault:
+    return Fault(413, "request_too_large", f"The body is over the limit of {limit_bytes} bytes; send a smaller one.")
+
+
+def encoding_not_taken(encoding: str) -> Fault:
+    return Fault(
+        415,
+        "unsupported_content_encoding",
+        f"A body with content-encoding '{encoding}' is not taken; send it as plain JSON.",
+    )
+
+
+def unknown_model(model: str, known: Iterable[str]) -> Fault:
+    names = sorted(known)
+    listed = ", ".join(names[:KNOWN_MODELS_NAMED])
+    more = f" and {len(names) - KNOWN_MODELS_NAMED} more" if len(names) > KNOWN_MODELS_NAMED else ""
+    have = f"this key can use: {listed}{more}" if names else "this key can use no model yet"
+    return Fault(404, "model_not_found", f"The model '{model}' does not exist or is not open to this key; {have}.")
+
+
+def capability_missing(model: str, wanted: str, capabilities: Iterable[str]) -> Fault:
+    return Fault(
+        400,
+        "unsupported_model",
+        f"The model '{model}' does not do {wanted}; it does {', '.join(sorted(capabilities)) or 'nothing'}.",
+        param="model",
+    )
+
+
+def too_many_tokens(field: str, asked: int, limit: int, model: str) -> Fault:
+    return Fault(
+        400,
+        "max_tokens_too_large",
+        f"{field} is {asked}, and '{model}' answers with at most {limit} tokens; ask for {limit} or fewer.",
+        param=field,
+    )
+
+
+# limits and rules
+
+
+def over_rate(whose: str, limit: int, unit: str, retry_after_s: float, headers: Iterable[tuple[bytes, bytes]]) -> Fault:
+    return Fault(
+        429,
+        "rate_limit_exceeded",
+        f"{whose} has used its {limit} {unit} a minute; try again in {max(1, round(retry_after_s))} s.",
+        kind=unit,
+        retry_after_s=retry_after_s,
+        headers=headers,
+    )
+
+
+def refused_by_policy(rule: str, policy: str | None) -> Fault:
+    """Names the rule, never what it matched."""
+    named = f" of the policy '{policy}'" if policy else ""
+    return Fault(
+        400,
+        "content_policy",
+        f"The request was refused by the rule '{rule}'{named}. Remove what it forbids and send it again.",
+    )
+
+
+def not_judged() -> Fault:
+    return Fault(
+        503,
+        "guard_unavailable",
+        "A policy that applies to this key must see the request first, and no verdict came in time. Try again.",
+        kind="server_error",
+        retry_after_s=2,
+    )
+
+
+def not_judgeable(param: str) -> Fault:
+    return Fault(
+        400,
+        "content_policy",
+        f"A policy that applies to this key must read the request: send '{param}' as text, not as token ids.",
+        param=param,
+    )
+
+
+def too_long_to_judge(limit: int) -> Fault:
+    return Fault(
+        413,
+        "request_too_large",
+        f"A policy that applies to this key must read the request, and it is over {limit} characters; send less.",
+    )
+
+
+# what is behind
+
+
+def no_endpoint(model: str, retry_after_s: float) -> Fault:
+    return Fault(
+        503,
+        "no_endpoint",
+        f"No engine serves '{model}' now; one may be starting. Try again in {max(1, round(retry_after_s))} s.",
+        kind="server_error",
+        retry_after_s=retry_after_s,
+    )
+
+
+def busy(limit: int) -> Fault:
+    return Fault(
+        503,
+        "gateway_busy",
+        f"The gateway already works on {limit} requests, as many as it takes. Try again in a moment.",
+        kind="server_error",
+        retry_after_s=1,
+    )
+
+
+def not_metered() -> Fault:
+    return Fault(
+        503,
+        "metering_unavailable",
+        "The gateway cannot write down what is used and answers nothing until it can. Try again in a few seconds.",
+        kind="server_error",
+        retry_after_s=5,
+    )
+
+
+def deadline(seconds: float) -> Fault:
+    return Fault(
+        504,
+        "deadline_exceeded",
+        f"The engine did not answer within {seconds:g} s. Ask for fewer tokens, or try again.",
+        kind="server_error",
+    )
+
+
+def stalled(seconds: float) -> Fault:
+    return Fault(
+        504, "upstream_stalled", f"The engine sent nothing for {seconds:g} s and was given up.", kind="server_error"
+    )
+
+
+def upstream_broken() -> Fault:
+    return Fault(
+        502,
+        "upstream_error",
+        "The engine stopped before the answer was complete. What arrived so far is all there is; try again.",
+        kind="server_error",
+    )
+
+
+def upstream_failed(status: int | None, message: str | None) -> Fault:
+    """The last engine that was tried answered with a failure of its own."""
+    said = f": {message}" if message else "."
+    if status in (429, 503):
+        return Fault(
+            503, "upstream_overloaded", f"The engine is overloaded{said}", kind="server_error", retry_after_s=2
+        )
+    return Fault(502, "upstream_error", f"The engine failed{said}", kind="server_error")
+
+
+class _UpstreamError(msgspec.Struct):
+    message: str | None = None
+    type: str | None = None
+    code: str | int | float | None = None
+    param: str | None = None
+
+
+class _UpstreamBody(msgspec.Struct):
+    error: _UpstreamError | str | None = None
+    message: str | None = None
+    object: str | None = None
+    detail: Any = None
+
+
+_upstream_body = msgspec.json.Decoder(_UpstreamBody)
+
+
+def fault_in(payload: bytes, status: int) -> Fault:
+    """The engine's own words about a request it would not take, in OpenAI's envelope.
+
+    ``payload`` is an error body or an error event; ``status`` is used where it says none itself.
+    """
+    try:
+        body = _upstream_body.decode(payload)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return Fault(status, None, payload[:500].decode("utf-8", "replace").strip() or f"The engine said {status}.")
+    error = body.error
+    if isinstance(error, str):
+        return Fault(status, None, error)
+    if error is None:
+        detail = body.detail if isinstance(body.detail, str) else None
+        return Fault(status, None, body.message or detail or f"The engine said {status}.")
+    code = error.code
+    if isinstance(code, (int, float)):
+        # llama.cpp and vLLM put the HTTP status there.
+        if 400 <= code <= 599:
+            status = int(code)
+        code = None
+    kind = error.type or ("server_error" if status >= 500 else "invalid_request_error")
+    return Fault(status, code, error.message or f"The engine said {status}.", kind=kind, param=error.param)

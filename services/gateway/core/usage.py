@@ -1,0 +1,81 @@
+"""What an engine says a request used, wherever it says it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .raw import ABSENT
+
+
+class Used(msgspec.Struct):
+    """Tokens of one answer. ``cached`` is inside ``prompt``, ``reasoning`` inside ``completion``."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    reasoning: int = 0
+    estimated: bool = False
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _CompletionDetails(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """The ``usage`` object of OpenAI's protocol; null and absent are the same."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+
+    def used(self) -> Used:
+        prompt = self.prompt_tokens or 0
+        completion = self.completion_tokens or 0
+        cached = self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
+        reasoning = self.completion_tokens_details.reasoning_tokens if self.completion_tokens_details else None
+        return Used(
+            prompt=prompt,
+            cached=min(cached or 0, prompt),
+            completion=completion,
+            reasoning=min(reasoning or 0, completion),
+        )
+
+
+class Answer(msgspec.Struct):
+    """What is read of an answer that does not stream; the rest travels as it is."""
+
+    usage: Usage | None = None
+    error: msgspec.Raw = ABSENT
+    choices: msgspec.Raw = ABSENT
+
+
+_answer = msgspec.json.Decoder(Answer)
+
+
+def answer_in(payload: bytes) -> Answer | None:
+    """None: it is not the JSON object an engine should answer with."""
+    try:
+        return _answer.decode(payload)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
+
+
+def estimate_prompt(text_bytes: int) -> int:
+    """Tokens of a prompt whose engine did not say: four bytes each, the usual figure for English text."""
+    return max(1, text_bytes // 4) if text_bytes else 0
+
+
+def usage_object(used: Used) -> dict[str, Any]:
+    """The ``usage`` object for a client that asked, when the engine sent none of its own."""
+    return {
+        "prompt_tokens": used.prompt,
+        "completion_tokens": used.completion,
+        "total_tokens": used.prompt + used.completion,
+    }

@@ -1,0 +1,151 @@
+"""The application behind the port: who is asking, and which part of the gateway answers."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from urllib.parse import unquote
+
+import msgspec
+
+from libs.events.tenancy import Role
+from libs.events.views import KeyView
+
+from . import metrics
+from .adapters.upstream import Abandoned
+from .call import Call, Receive, Scope, Send
+from .core import errors
+from .core.errors import Fault
+from .projections import Keys, Routes, Served
+
+log = logging.getLogger("llmgw.gateway")
+
+Handler = Callable[[Call], Awaitable[None]]
+
+INTERNAL = Fault(
+    500,
+    "internal_error",
+    "The gateway failed on this request and wrote down why; tell your administrator the request id.",
+    kind="server_error",
+)
+
+
+class Door:
+    """A raw ASGI application: a table of paths, and one place where errors are written.
+
+    ``not_ready`` gives the reasons why this gateway should get no traffic.
+    """
+
+    def __init__(self, keys: Keys, routes: Routes, not_ready: Callable[[], list[str]]) -> None:
+        self._keys = keys
+        self._routes = routes
+        self._not_ready = not_ready
+        self._table: dict[str, dict[str, Handler]] = {
+            "/health": {"GET": self._health},
+            "/ready": {"GET": self._ready},
+            "/v1/models": {"GET": self._models},
+        }
+
+    def add(self, method: str, path: str, handler: Handler) -> None:
+        self._table.setdefault(path, {})[method] = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"the gateway speaks HTTP, not {scope['type']}")
+        call = Call(scope, receive, send)
+        metrics.IN_FLIGHT.inc()
+        try:
+            await self._handler(call)(call)
+        except Fault as fault:
+            await call.refuse(fault)
+        except Abandoned:
+            pass
+        except Exception:
+            log.exception("request %s failed", call.request_id)
+            if not call.answered:
+                await call.refuse(INTERNAL)
+            # else: uvicorn closes the connection, which no client takes for a whole answer.
+        finally:
+            metrics.IN_FLIGHT.dec()
+
+    def _handler(self, call: Call) -> Handler:
+        methods = self._table.get(call.path)
+        if methods is None:
+            if call.path.startswith("/v1/models/"):
+                methods = {"GET": self._model}
+            else:
+                raise errors.no_route(call.method, call.path)
+        handler = methods.get(call.method)
+        if handler is None:
+            raise errors.wrong_method(call.method, call.path, methods)
+        return handler
+
+    def authenticate(self, call: Call, role: Role) -> KeyView:
+        """The key of a request. Raises Fault.
+
+        The same work is done for every key: a hash and a lookup. What differs is only the answer.
+        """
+        if not call.authorization:
+            raise errors.no_key()
+        key = self._keys.get(hashlib.sha256(call.authorization).hexdigest())
+        if key is None:
+            raise errors.wrong_key() if self._keys.live else errors.keys_unknown()
+        if key.revoked or (key.expires_at is not None and key.expires_at <= datetime.now(UTC)):
+            raise errors.wrong_key()
+        if role not in key.roles:
+            raise errors.role_missing(role, key.roles)
+        return key
+
+    async def _health(self, call: Call) -> None:
+        await call.answer(200, b'{"status":"ok"}')
+
+    async def _ready(self, call: Call) -> None:
+        reasons = self._not_ready()
+        body = msgspec.json.encode({"status": "not ready" if reasons else "ready", "reasons": reasons})
+        await call.answer(503 if reasons else 200, body)
+
+    async def _models(self, call: Call) -> None:
+        key = self.authenticate(call, "client")
+        served = sorted(visible(self._routes.models, key).values(), key=_first_the_usable)
+        await call.answer(200, msgspec.json.encode({"object": "list", "data": [_described(one) for one in served]}))
+
+    async def _model(self, call: Call) -> None:
+        key = self.authenticate(call, "client")
+        name = unquote(call.path.removeprefix("/v1/models/"))
+        served = open_to(self._routes, key, name)
+        await call.answer(200, msgspec.json.encode(_described(served)))
+
+
+def visible(models: Mapping[str, Served], key: KeyView) -> dict[str, Served]:
+    """The models a key may use."""
+    return {name: served for name, served in models.items() if key.models is None or name in key.models}
+
+
+def open_to(routes: Routes, key: KeyView, name: str) -> Served:
+    """The model called ``name``. Raises Fault naming those the key may use."""
+    served = routes.find(name)
+    if served is None or (key.models is not None and served.route.model not in key.models):
+        raise errors.unknown_model(name, visible(routes.models, key))
+    return served
+
+
+def _first_the_usable(served: Served) -> tuple[bool, bool, str]:
+    """A program that takes the first model of the list gets one that answers chat."""
+    return "chat" not in served.route.capabilities, not served.ready, served.route.model
+
+
+def _described(served: Served) -> dict[str, object]:
+    route = served.route
+    return {
+        "id": route.model,
+        "object": "model",
+        "created": int(route.created_at.timestamp()),
+        "owned_by": "llmgw",
+        "context_length": route.context_length,
+        "max_output_tokens": served.max_tokens,
+        "capabilities": list(route.capabilities),
+        "aliases": list(route.aliases),
+        "ready": served.ready,
+    }

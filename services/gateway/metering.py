@@ -1,0 +1,138 @@
+"""What a request used, written down exactly once whatever becomes of it."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+from libs.events.usage import RequestRecord, Status
+from libs.events.views import KeyView
+
+from . import metrics
+from .adapters.spool import Opened, Spool, SpoolBroken
+from .call import Call
+from .core.errors import busy, not_metered
+from .core.kinds import Kind
+from .core.usage import Used, estimate_prompt
+from .rates import Rates
+
+
+class Meter:
+    """The account of one request: opened before an engine is asked, closed before the last byte goes out."""
+
+    __slots__ = (
+        *("_body_bytes", "_call", "_closed", "_key", "_kind", "_model", "_model_asked", "_rates", "_slot", "_spool"),
+        *("attempts", "first_token_ms", "replica_id", "stream", "tokens"),
+    )
+
+    def __init__(self, spool: Spool, rates: Rates, call: Call, kind: Kind, key: KeyView) -> None:
+        self._spool = spool
+        self._rates = rates
+        self._call = call
+        self._kind = kind
+        self._key = key
+        self._model = self._model_asked = ""
+        self._body_bytes = 0
+        self._slot: int | None = None
+        self._closed = False
+        self.stream = False
+        self.attempts = 0
+        self.replica_id: str | None = None
+        self.first_token_ms: float | None = None
+        self.tokens = 0
+        """Delivered so far."""
+
+    def about(self, model_asked: str, model: str, stream: bool, body_bytes: int) -> None:
+        self._model_asked = model_asked
+        self._model = model
+        self.stream = stream
+        self._body_bytes = body_bytes
+
+    def open(self) -> None:
+        """Write that an engine is about to be asked. Raises Fault (503) when it cannot be written."""
+        if self._slot is not None:
+            return
+        if self._spool.full:
+            raise busy(self._spool.in_flight)
+        opened = Opened(
+            request_id=self._call.request_id,
+            opened_at=self._call.started_at,
+            key_id=self._key.key_id,
+            project=self._key.project,
+            model_asked=self._model_asked,
+            model=self._model,
+            protocol=self._kind.protocol,
+            stream=self.stream,
+            slot=0,
+            body_bytes=self._body_bytes,
+        )
+        try:
+            self._slot = self._spool.opened(opened)
+        except SpoolBroken:
+            raise not_metered() from None
+
+    def delivering(self, tokens: int) -> None:
+        """So many tokens in all will be with the client after the next write."""
+        self.tokens = tokens
+        if self._slot is not None:
+            self._spool.delivered(self._slot, tokens)
+
+    def estimate(self) -> Used:
+        """When the engine did not say: what was delivered, and a guess at the prompt; nothing for nothing."""
+        prompt = estimate_prompt(self._body_bytes) if self.tokens else 0
+        return Used(prompt=prompt, completion=self.tokens, estimated=True)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self, status: Status, http_status: int, used: Used | None = None) -> None:
+        """Write the record; later calls change nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if used is None:
+            used = self.estimate()
+        elapsed_ms = self._call.elapsed_ms
+        record = RequestRecord(
+            request_id=self._call.request_id,
+            opened_at=self._call.started_at,
+            closed_at=datetime.now(UTC),
+            key_id=self._key.key_id,
+            project=self._key.project,
+            model_asked=self._model_asked,
+            model=self._model,
+            protocol=self._kind.protocol,
+            stream=self.stream,
+            status=status,
+            http_status=http_status,
+            replica_id=self.replica_id,
+            attempts=self.attempts,
+            prompt_tokens=used.prompt,
+            cached_tokens=used.cached,
+            completion_tokens=used.completion,
+            reasoning_tokens=used.reasoning,
+            tokens_estimated=used.estimated,
+            first_token_ms=self.first_token_ms,
+            duration_ms=elapsed_ms,
+        )
+        self._spool.closed(self._slot, record)
+        self._slot = None
+        self._count(used, http_status, elapsed_ms)
+
+    def _count(self, used: Used, http_status: int, elapsed_ms: float) -> None:
+        model = self._model
+        if tokens := used.prompt + used.completion:
+            now = time.monotonic()
+            self._rates.tokens.add(self._key.key_id, now, tokens)
+            self._rates.tokens.add(self._key.project, now, tokens)
+        if self.attempts:
+            self._rates.last_used[model] = datetime.now(UTC)
+        metrics.finished(
+            self._kind.path,
+            model,
+            http_status,
+            elapsed_ms / 1000,
+            None if self.first_token_ms is None else self.first_token_ms / 1000,
+            used,
+        )

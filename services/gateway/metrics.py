@@ -1,0 +1,75 @@
+"""What the gateway measures. Labels are bounded: models are those of the catalog, never what a client wrote."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from .core.usage import Used
+
+REQUESTS = Counter(
+    "llmgw_gateway_requests_total", "Requests answered, by route, model and HTTP status.", ["route", "model", "status"]
+)
+TOKENS = Counter("llmgw_gateway_tokens_total", "Tokens, by model and kind.", ["model", "kind"])
+FIRST_TOKEN = Histogram(
+    "llmgw_gateway_first_token_seconds",
+    "From the arrival of a streamed request to its first token going out.",
+    ["model"],
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+)
+DURATION = Histogram(
+    "llmgw_gateway_duration_seconds",
+    "From the arrival of a request to the end of its answer.",
+    ["model"],
+    buckets=(0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+)
+IN_FLIGHT = Gauge("llmgw_gateway_in_flight", "Requests being answered.", multiprocess_mode="livesum")
+RETRIES = Counter(
+    "llmgw_gateway_retries_total", "Requests sent to another endpoint, by why the last one failed.", ["model", "reason"]
+)
+BREAKERS_OPEN = Gauge(
+    "llmgw_gateway_breakers_open", "Endpoints that get nothing because they failed.", multiprocess_mode="livesum"
+)
+SPOOL_BACKLOG = Gauge(
+    "llmgw_gateway_spool_backlog_bytes", "Usage written down and not yet published.", multiprocess_mode="livesum"
+)
+CUT = Counter("llmgw_gateway_cut_total", "Requests found unfinished when a worker was started again.")
+CHECKS = Counter("llmgw_gateway_checks_total", "Checks sent to the guard, by what came of them.", ["outcome"])
+VERDICT = Histogram(
+    "llmgw_gateway_verdict_seconds",
+    "Waiting for the guard's verdict, where a policy enforces.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 3),
+)
+
+
+class _Children:
+    """The children of every metric of one (route, model, status): looked up once, not for each request."""
+
+    __slots__ = ("cached", "completion", "duration", "first_token", "prompt", "requests")
+
+    def __init__(self, route: str, model: str, status: int) -> None:
+        self.requests = REQUESTS.labels(route, model, str(status))
+        self.duration = DURATION.labels(model)
+        self.first_token = FIRST_TOKEN.labels(model)
+        self.prompt = TOKENS.labels(model, "prompt")
+        self.cached = TOKENS.labels(model, "cached")
+        self.completion = TOKENS.labels(model, "completion")
+
+
+_children: dict[tuple[str, str, int], _Children] = {}
+
+
+def finished(route: str, model: str, status: int, seconds: float, first_token_s: float | None, used: Used) -> None:
+    """A request about a model of the catalog ended."""
+    children = _children.get((route, model, status))
+    if children is None:
+        children = _children[route, model, status] = _Children(route, model, status)
+    children.requests.inc()
+    children.duration.observe(seconds)
+    if first_token_s is not None:
+        children.first_token.observe(first_token_s)
+    if used.prompt:
+        children.prompt.inc(used.prompt)
+    if used.cached:
+        children.cached.inc(used.cached)
+    if used.completion:
+        children.completion.inc(used.completion)

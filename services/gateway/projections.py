@@ -1,0 +1,228 @@
+"""What a gateway knows: keys, routes and policies, each the live copy of a view.
+
+A copy is good while it is watched; with the bus away it stays as it was last known.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import ClassVar, Generic, TypeVar
+
+from libs.bus import Bus, Follower
+from libs.events.policy import PolicySpec
+from libs.events.views import Endpoint, KeyView, Route
+from libs.runtime.secrets import engine_key
+
+from .adapters.upstream import Pool
+from .core.breaker import Breaker
+from .core.windows import Counts
+
+log = logging.getLogger("llmgw.gateway")
+
+V = TypeVar("V")
+
+
+class Copy(Generic[V]):
+    """The live copy of one view."""
+
+    bucket: ClassVar[str]
+    kind: type[V]
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._watch: Follower | None = None
+
+    async def start(self) -> None:
+        self._watch = await self._bus.view(self.bucket, self.kind).watch(self._changed)
+
+    async def caught_up(self) -> None:
+        """Returns when the view was read to its end once."""
+        assert self._watch is not None
+        await self._watch.caught_up.wait()
+
+    async def stop(self) -> None:
+        if self._watch is not None:
+            await self._watch.stop()
+
+    @property
+    def live(self) -> bool:
+        """Whether what is not here does not exist."""
+        return self._watch is not None and self._watch.caught_up.is_set() and self._bus.connected
+
+    async def _changed(self, key: str, value: V | None) -> None:
+        raise NotImplementedError
+
+
+class Keys(Copy[KeyView]):
+    """Keys by the SHA-256 (hex) of the key."""
+
+    bucket = "keys"
+    kind = KeyView
+
+    def __init__(self, bus: Bus) -> None:
+        super().__init__(bus)
+        self._by_hash: dict[str, KeyView] = {}
+
+    async def _changed(self, key: str, value: KeyView | None) -> None:
+        if value is None:
+            self._by_hash.pop(key, None)
+        elif (known := self._by_hash.get(key)) is None or value.position >= known.position:
+            self._by_hash[key] = value
+
+    def get(self, sha256: str) -> KeyView | None:
+        return self._by_hash.get(sha256)
+
+
+class Target:
+    """An endpoint and what this gateway knows of it."""
+
+    __slots__ = ("_others", "authorization", "breaker", "endpoint", "own", "pool")
+
+    def __init__(self, endpoint: Endpoint, pool: Pool, authorization: bytes, others: Counts) -> None:
+        self.endpoint = endpoint
+        self.pool = pool
+        self.authorization = authorization
+        """The header line with the engine's key, or b""."""
+        self.breaker = Breaker()
+        self.own = 0
+        self._others = others
+
+    @property
+    def replica_id(self) -> str:
+        return self.endpoint.replica_id
+
+    @property
+    def parallel(self) -> int:
+        return self.endpoint.parallel
+
+    @property
+    def draining(self) -> bool:
+        return self.endpoint.draining
+
+    @property
+    def in_flight(self) -> int:
+        return self.own + self._others.others(self.endpoint.replica_id)
+
+
+class Served:
+    """A model that can be asked for, with its endpoints of this moment."""
+
+    __slots__ = ("max_tokens", "route", "targets")
+
+    def __init__(self, route: Route, targets: tuple[Target, ...]) -> None:
+        self.route = route
+        self.targets = targets
+        self.max_tokens = min(route.max_output_tokens or route.context_length, route.context_length)
+
+    @property
+    def ready(self) -> bool:
+        return any(not target.draining for target in self.targets)
+
+
+class Routes(Copy[Route]):
+    """Models by name and alias. An endpoint that is not in the view gets nothing more."""
+
+    bucket = "routes"
+    kind = Route
+
+    def __init__(self, bus: Bus, others: Counts, fleet_secret: bytes | None, connect_timeout_s: float) -> None:
+        super().__init__(bus)
+        self._others = others
+        self._fleet_secret = fleet_secret
+        self._connect_timeout_s = connect_timeout_s
+        self._models: dict[str, Served] = {}
+        self._names: dict[str, Served] = {}
+        self._targets: dict[tuple[str, int, str], Target] = {}
+
+    async def stop(self) -> None:
+        await super().stop()
+        for target in self._targets.values():
+            target.pool.close()
+
+    @property
+    def models(self) -> Mapping[str, Served]:
+        return self._models
+
+    @property
+    def targets(self) -> Mapping[tuple[str, int, str], Target]:
+        return self._targets
+
+    def find(self, name: str) -> Served | None:
+        return self._names.get(name)
+
+    async def _changed(self, model: str, route: Route | None) -> None:
+        known = self._models.get(model)
+        if route is None:
+            self._models.pop(model, None)
+        elif known is None or route.position >= known.route.position:
+            self._models[model] = Served(route, tuple(self._target(e) for e in route.endpoints if _usable(e)))
+        self._names = {alias: served for served in self._models.values() for alias in served.route.aliases}
+        self._names.update(self._models)
+        used = {id(target) for served in self._models.values() for target in served.targets}
+        for identity, target in list(self._targets.items()):
+            if id(target) not in used:
+                del self._targets[identity]
+                target.pool.close()
+
+    def _target(self, endpoint: Endpoint) -> Target:
+        identity = (endpoint.replica_id, endpoint.generation, endpoint.url)
+        target = self._targets.get(identity)
+        if target is None:
+            authorization = b""
+            if self._fleet_secret is not None:
+                key = engine_key(self._fleet_secret, endpoint.replica_id, endpoint.generation)
+                authorization = b"authorization: Bearer %s\r\n" % key.encode()
+            pool = Pool(endpoint.url, self._connect_timeout_s)
+            target = self._targets[identity] = Target(endpoint, pool, authorization, self._others)
+        target.endpoint = endpoint
+        return target
+
+
+def _usable(endpoint: Endpoint) -> bool:
+    try:
+        Pool(endpoint.url, 1.0)
+    except ValueError as error:
+        log.error("the endpoint of %s is left out: %s", endpoint.replica_id, error)
+        return False
+    return True
+
+
+class Applicable:
+    """The policies one request is under."""
+
+    __slots__ = ("enforced", "fail_closed", "names")
+
+    def __init__(self, specs: list[PolicySpec]) -> None:
+        self.names = tuple(spec.name for spec in specs)
+        enforcing = [spec for spec in specs if spec.mode == "enforce"]
+        self.enforced = bool(enforcing)
+        self.fail_closed = any(spec.fail == "closed" for spec in enforcing)
+
+
+class Policies(Copy[PolicySpec]):
+    """Guard policies by name."""
+
+    bucket = "policies"
+    kind = PolicySpec
+
+    def __init__(self, bus: Bus) -> None:
+        super().__init__(bus)
+        self._specs: dict[str, PolicySpec] = {}
+        self._applicable: dict[tuple[str, ...], Applicable | None] = {}
+
+    async def _changed(self, policy: str, spec: PolicySpec | None) -> None:
+        if spec is None:
+            self._specs.pop(policy, None)
+        else:
+            self._specs[policy] = spec
+        self._applicable.clear()
+
+    def applicable(self, named: tuple[str, ...]) -> Applicable | None:
+        """Those a key's tree names and those that apply to everybody; None when there are none."""
+        try:
+            return self._applicable[named]
+        except KeyError:
+            specs = [spec for name, spec in sorted(self._specs.items()) if spec.default or name in named]
+            found = self._applicable[named] = Applicable(specs) if specs else None
+            return found

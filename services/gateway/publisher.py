@@ -1,0 +1,73 @@
+"""From the spool to the stream USAGE, in order, each stretch once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from libs.bus import Bus, BusError
+from libs.events.usage import UsageBatch
+
+from .adapters.spool import Spool
+
+log = logging.getLogger("llmgw.gateway")
+
+EVERY_S = 0.25
+AGAIN_S = 0.5
+
+
+class Publisher:
+    """Publishes what a spool holds until it is empty, then looks again every quarter of a second.
+
+    The message id is made from the gateway and the position, and a stretch is promised before it is sent: sent
+    again after a crash it is the same message and is stored once.
+    """
+
+    def __init__(self, bus: Bus, spool: Spool, gateway_id: str) -> None:
+        self._bus = bus
+        self._spool = spool
+        self._gateway_id = gateway_id
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Publish what is there, as far as the bus takes it, and end."""
+        self._stopping.set()
+        if self._task is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(2):
+                    await self._task
+
+    async def _run(self) -> None:
+        complained = False
+        while True:
+            stopping = self._stopping.is_set()
+            self._spool.probe()
+            batch = self._spool.batch()
+            if batch is not None:
+                message = UsageBatch(gateway_id=self._gateway_id, offset=batch.end, records=batch.records)
+                try:
+                    await self._bus.append(message, cause=f"{self._gateway_id}:{batch.end}")
+                except BusError as error:
+                    if not complained:
+                        log.warning("usage waits in the spool: %s", error)
+                    complained = True
+                    if stopping:
+                        return
+                    await self._pause(AGAIN_S)
+                    continue
+                self._spool.acked(batch.end)
+                complained = False
+            elif stopping:
+                return
+            else:
+                await self._pause(EVERY_S)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()

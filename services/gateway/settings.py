@@ -1,0 +1,52 @@
+"""Settings of the gateway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from libs.runtime.settings import CommonSettings
+
+
+def _meaning(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class GatewaySettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    host: Annotated[str, _meaning("Address clients connect to; 0.0.0.0 for every interface.")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port clients connect to; 0: a free one.")] = 8080
+    workers: Annotated[
+        int, Meta(ge=1, le=64, description="Processes that answer, each a gateway of its own to the cluster.")
+    ] = 2
+    fleet_secret: Annotated[
+        str | None,
+        _meaning(
+            "Secret engine keys are made from, file:PATH or env:NAME (32 bytes, hex); none: engines ask for no key."
+        ),
+    ] = None
+    max_body_bytes: Annotated[int, Meta(ge=1024, description="Longest request body that is taken.")] = 20 * 1024 * 1024
+    deadline_s: Annotated[
+        float, Meta(gt=0, description="How long a client waits for the first token, or for a whole answer at once.")
+    ] = 600.0
+    stall_s: Annotated[float, Meta(gt=0, description="How long an engine may send nothing before it is given up.")] = (
+        300.0
+    )
+    connect_timeout_s: Annotated[float, Meta(gt=0, description="How long connecting to an engine may take.")] = 2.0
+    attempts: Annotated[
+        int, Meta(ge=1, le=10, description="Endpoints asked for one request, while nothing reached the client.")
+    ] = 3
+    verdict_timeout_s: Annotated[
+        float, Meta(gt=0, description="How long a request waits for the guard's verdict, where a policy enforces.")
+    ] = 3.0
+    spool_max_bytes: Annotated[
+        int, Meta(ge=1024 * 1024, description="Usage kept per worker while the bus is away; then nothing is answered.")
+    ] = 1024 * 1024 * 1024
+    forward_headers: Annotated[
+        tuple[str, ...], _meaning("Client headers passed on to engines, in lower case; credentials never are.")
+    ] = ()
+    keep_alive_s: Annotated[int, Meta(ge=1, description="How long an idle client connection is kept.")] = 75
+
+    def worker_directory(self, index: int) -> Path:
+        return self.data_dir / str(index)

@@ -1,0 +1,97 @@
+"""A worker process, started by the parent with an open socket: ``python -m services.gateway.worker``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from libs.bus import Bus
+from libs.runtime import run
+
+from .app import Gateway
+from .settings import GatewaySettings
+
+log = logging.getLogger("llmgw.gateway")
+
+VARIABLE = "LLMGW_WORKER"
+"""Where the parent puts a worker's Inheritance, as JSON. Not on the command line: settings may name secrets."""
+REPORT_EVERY_S = 0.25
+
+
+class Inheritance(msgspec.Struct):
+    settings: GatewaySettings
+    listening_fd: int
+    control_fd: int
+    """One end of a socket pair: the worker writes why it is not ready, and reads the parent's end."""
+
+
+def encode(inheritance: Inheritance) -> str:
+    return msgspec.json.encode(inheritance, enc_hook=str).decode()
+
+
+def decode(text: str) -> Inheritance:
+    return msgspec.json.decode(text, type=Inheritance, dec_hook=_path)
+
+
+def _path(kind: type, value: Any) -> Any:
+    return kind(value) if issubclass(kind, Path) else value
+
+
+class Worker:
+    """A Gateway that tells its parent whether it is ready, and ends with it."""
+
+    def __init__(self, settings: GatewaySettings, bus: Bus, listening: socket.socket, control: socket.socket) -> None:
+        self._gateway = Gateway(settings, bus, listening)
+        self._control = control
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._end_with_parent()), asyncio.create_task(self._report())]
+        await self._gateway.start()
+
+    async def stop(self) -> None:
+        await self._gateway.stop()
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def not_ready(self) -> list[str]:
+        return self._gateway.not_ready()
+
+    async def _end_with_parent(self) -> None:
+        """The parent never writes; its end closing means that it is gone, and with it the port's owner."""
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().sock_recv(self._control, 1)
+        log.error("the parent process is gone: stopping")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def _report(self) -> None:
+        told: list[str] | None = None
+        while True:
+            reasons = self.not_ready()
+            if reasons != told:
+                await asyncio.get_running_loop().sock_sendall(self._control, msgspec.json.encode(reasons) + b"\n")
+                told = reasons
+            await asyncio.sleep(REPORT_EVERY_S)
+
+
+def main() -> int:
+    inheritance = decode(os.environ.pop(VARIABLE))
+    listening = socket.socket(fileno=inheritance.listening_fd)
+    control = socket.socket(fileno=inheritance.control_fd)
+    control.setblocking(False)
+    return run.serve("gateway", inheritance.settings, lambda settings, bus: Worker(settings, bus, listening, control))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

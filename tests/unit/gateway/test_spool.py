@@ -1,0 +1,263 @@
+"""The spool: nothing lost, nothing twice, whatever ends the process and wherever."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from libs.events.usage import RequestRecord
+from services.gateway.adapters.spool import SLOTS, Opened, Spool, SpoolBroken
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+MIB = 1024 * 1024
+
+
+def opened(name: str, body_bytes: int = 400) -> Opened:
+    return Opened(
+        request_id=name,
+        opened_at=AT,
+        key_id="k-1",
+        project="o/t/p",
+        model_asked="m",
+        model="m",
+        protocol="openai.chat",
+        stream=True,
+        slot=0,
+        body_bytes=body_bytes,
+    )
+
+
+def closed(name: str, tokens: int = 5) -> RequestRecord:
+    return RequestRecord(
+        request_id=name,
+        opened_at=AT,
+        closed_at=AT,
+        key_id="k-1",
+        project="o/t/p",
+        model_asked="m",
+        model="m",
+        protocol="openai.chat",
+        status="ok",
+        completion_tokens=tokens,
+    )
+
+
+def drain(spool: Spool) -> list[RequestRecord]:
+    records: list[RequestRecord] = []
+    while (batch := spool.batch()) is not None:
+        records += batch.records
+        spool.acked(batch.end)
+    return records
+
+
+def killed(spool: Spool) -> None:
+    """What ``kill -9`` leaves: the files as they are, the locks and descriptors gone."""
+    spool.close()
+
+
+def test_closed_requests_are_published_in_order(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MIB)
+    slots = {name: spool.opened(opened(name)) for name in ("a", "b", "c")}
+    assert spool.in_flight == 3
+    for name in ("b", "a"):
+        spool.closed(slots[name], closed(name))
+    assert [record.request_id for record in drain(spool)] == ["b", "a"]
+    assert spool.batch() is None
+    spool.closed(slots["c"], closed("c"))
+    assert [record.request_id for record in drain(spool)] == ["c"]
+    assert spool.backlog_bytes == 0
+    spool.close()
+
+
+def test_what_was_in_flight_is_cut_with_what_was_delivered(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MIB)
+    some, none, done = (spool.opened(opened(name)) for name in ("some", "none", "done"))
+    spool.delivered(some, 17)
+    spool.delivered(done, 5)
+    spool.closed(done, closed("done"))
+    killed(spool)
+    spool = Spool(tmp_path, MIB)
+    assert spool.cut == 2
+    records = {record.request_id: record for record in drain(spool)}
+    assert records["done"].status == "ok"
+    assert (records["some"].status, records["some"].completion_tokens, records["some"].prompt_tokens) == (
+        "cut",
+        17,
+        100,
+    )
+    assert (records["none"].status, records["none"].completion_tokens, records["none"].prompt_tokens) == ("cut", 0, 0)
+    killed(spool)
+    spool = Spool(tmp_path, MIB)
+    assert spool.cut == 0
+    assert drain(spool) == []
+    assert none != some
+    spool.close()
+
+
+def test_a_slot_used_again_does_not_count_for_the_one_before(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MIB)
+    slot = spool.opened(opened("first"))
+    spool.delivered(slot, 99)
+    spool.closed(slot, closed("first"))
+    assert spool.opened(opened("second")) == slot
+    killed(spool)
+    spool = Spool(tmp_path, MIB)
+    assert {r.request_id: r.completion_tokens for r in drain(spool)} == {"first": 5, "second": 0}
+    spool.close()
+
+
+def test_a_promised_stretch_is_the_same_after_a_crash(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MIB)
+    spool.closed(spool.opened(opened("a")), closed("a"))
+    first = spool.batch()
+    spool.closed(spool.opened(opened("b")), closed("b"))
+    killed(spool)
+    spool = Spool(tmp_path, MIB)
+    again = spool.batch()
+    assert first is not None
+    assert again == first
+    spool.acked(again.end)
+    assert [record.request_id for record in drain(spool)] == ["b"]
+    spool.close()
+
+
+def test_a_line_that_was_not_finished_is_cut_off(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MIB)
+    spool.closed(spool.opened(opened("a")), closed("a"))
+    killed(spool)
+    segment = next(tmp_path.glob("*.log"))
+    with segment.open("ab") as out:
+        out.write(b'C{"request_id":"torn')
+    spool = Spool(tmp_path, MIB)
+    spool.closed(spool.opened(opened("b")), closed("b"))
+    assert [record.request_id for record in drain(spool)] == ["a", "b"]
+    spool.close()
+
+
+def test_old_segments_go_when_nothing_in_them_is_needed(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MIB, segment_bytes=2000)
+    long = spool.opened(opened("long"))
+    for number in range(40):
+        spool.closed(spool.opened(opened(f"r{number}")), closed(f"r{number}"))
+    assert len(drain(spool)) == 40
+    assert len(list(tmp_path.glob("*.log"))) > 3
+    spool.closed(long, closed("long"))
+    assert len(drain(spool)) == 1
+    assert len(list(tmp_path.glob("*.log"))) == 1
+    spool.close()
+
+
+def test_over_its_bound_nothing_is_opened_until_it_was_published(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, 3000)
+    with pytest.raises(SpoolBroken):
+        for number in range(100):
+            spool.closed(spool.opened(opened(f"r{number}")), closed(f"r{number}"))
+    assert spool.problem is not None
+    assert drain(spool)
+    spool.probe()
+    assert spool.problem is None
+    spool.opened(opened("again"))
+    spool.close()
+
+
+def test_a_full_disk_is_a_reason_and_no_record_is_lost(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MIB)
+    slot = spool.opened(opened("a"))
+    real = spool._fd
+    spool._fd = os.open("/dev/full", os.O_WRONLY)
+    with pytest.raises(SpoolBroken):
+        spool.opened(opened("b"))
+    spool.closed(slot, closed("a"))
+    spool.probe()
+    assert spool.problem is not None
+    assert "space" in spool.problem
+    os.close(spool._fd)
+    spool._fd = real
+    spool.probe()
+    assert spool.problem is None
+    assert [record.request_id for record in drain(spool)] == ["a"]
+    spool.close()
+
+
+def test_two_gateways_cannot_share_one(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MIB)
+    with pytest.raises(SpoolBroken, match="another gateway"):
+        Spool(tmp_path, MIB)
+    spool.close()
+
+
+def test_slots_are_bounded(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, 64 * MIB)
+    for number in range(SLOTS):
+        spool.opened(opened(f"r{number}"))
+    assert spool.full
+    spool.close()
+
+
+def test_a_spool_made_anew_never_repeats_a_position(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "a", MIB)
+    spool.closed(spool.opened(opened("a")), closed("a"))
+    batch = spool.batch()
+    spool.close()
+    other = Spool(tmp_path / "b", MIB)
+    other.closed(other.opened(opened("a")), closed("a"))
+    later = other.batch()
+    assert batch is not None
+    assert later is not None
+    assert later.end > batch.end
+    other.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=st.lists(st.tuples(st.sampled_from("ocdpak"), st.integers(0, 5)), max_size=60))
+def test_any_history_with_kills_gives_every_request_exactly_once(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+) -> None:
+    directory = tmp_path_factory.mktemp("spool")
+    spool = Spool(directory, MIB, segment_bytes=1500)
+    published: dict[int, tuple[RequestRecord, ...]] = {}
+    in_flight: list[tuple[str, int, int]] = []
+    expected: dict[str, tuple[str, int]] = {}
+    made = 0
+
+    def publish(acknowledge: bool) -> None:
+        batch = spool.batch()
+        if batch is not None:
+            published[batch.end] = batch.records  # the same position again is the same message
+            if acknowledge:
+                spool.acked(batch.end)
+
+    for step, number in steps:
+        if step == "o":
+            name = f"r{made}"
+            made += 1
+            in_flight.append((name, spool.opened(opened(name)), 0))
+        elif step in "cd" and in_flight:
+            name, slot, tokens = in_flight.pop(number % len(in_flight))
+            if step == "c":
+                spool.closed(slot, closed(name))
+                expected[name] = ("ok", 5)
+            else:
+                spool.delivered(slot, tokens + number)
+                in_flight.append((name, slot, tokens + number))
+        elif step in "pa":
+            publish(step == "a")
+        elif step == "k":
+            spool.close()
+            spool = Spool(directory, MIB, segment_bytes=1500)
+            expected |= {name: ("cut", tokens) for name, _, tokens in in_flight}
+            in_flight.clear()
+    spool.close()
+    spool = Spool(directory, MIB, segment_bytes=1500)
+    expected |= {name: ("cut", tokens) for name, _, tokens in in_flight}
+    while spool.batch() is not None:
+        publish(True)
+    spool.close()
+    records = [record for end in sorted(published) for record in published[end]]
+    assert len(records) == len(expected)
+    assert {r.request_id: (r.status, r.completion_tokens) for r in records} == expected
