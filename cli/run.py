@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,6 @@ def settings(service: str, file: Path | None, out: Output) -> None:
     out.rows(described, [*columns, ("VARIABLE", "variable"), ("MEANING", "meaning")], "")
 
 
-def scheduler_hash(events: Iterable[tuple[int, Event]]) -> str:
-    """The hash of the state that the scheduler's core folds these events (with their sequences) into."""
-    fold: Callable[[Iterable[tuple[int, Event]]], str] = importlib.import_module("services.scheduler.replay").fold
-    return fold(events)
+def scheduler_fold(events: Iterable[tuple[int, Event]]) -> Any:
+    """What the scheduler's core makes of these events (with their sequences): ``hash``, ``position``, ``summary``."""
+    return importlib.import_module("services.scheduler.replay").fold(events)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from libs.events import Event
+from libs.events.leadership import SchedulerElected
 from libs.events.library import MirrorServing, VersionAdded, VersionRemoved
 from libs.events.machine import MachineRegistered
 from libs.events.model import (
@@ -70,9 +71,11 @@ def evolve(state: State, event: Event, position: int) -> State:
 def _registered(state: State, event: MachineRegistered, position: int) -> None:
     machine = state.facts.machines.get(event.machine_id)
     if machine is None:
-        state.facts.machines[event.machine_id] = Machine(facts=event, position=position, here_since=event.at)
+        state.facts.machines[event.machine_id] = Machine(
+            facts=event, registered=position, position=position, here_since=event.at
+        )
     else:
-        machine.facts = event
+        machine.facts, machine.registered = event, position
     state.stirred[event.machine_id] = position
     state.room = position
 
@@ -121,6 +124,10 @@ def _drained(machine: Machine, event: NodeDrained) -> None:
 
 def _uncordoned(machine: Machine, event: NodeUncordoned) -> None:
     machine.mode, machine.reason = "open", ""
+
+
+def _elected(state: State, event: SchedulerElected, position: int) -> None:
+    state.election = position
 
 
 # the library
@@ -390,6 +397,7 @@ def _orphan(state: State, event: ShardEvent, phase: ShardPhase, position: int) -
 
 
 _FOLDS: dict[type[Event], Callable[[State, Any, int], None]] = {
+    SchedulerElected: _elected,
     MachineRegistered: _registered,
     NodeJoined: _node(_joined),
     NodeLost: _node(_lost),

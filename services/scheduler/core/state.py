@@ -113,6 +113,8 @@ class Orphan(msgspec.Struct):
 
 class Machine(msgspec.Struct):
     facts: MachineRegistered
+    registered: int
+    """Sequence of these facts."""
     position: int
     """Sequence of the last ``node`` event about it."""
     here_since: datetime
@@ -157,12 +159,14 @@ class Story:
 class State:
     """The facts, and what is kept beside them to find things fast. Everything else here follows from the facts."""
 
-    __slots__ = ("everywhere", "facts", "held", "of_model", "position", "room", "stirred", "stories")
+    __slots__ = ("election", "everywhere", "facts", "held", "of_model", "position", "room", "stirred", "stories")
 
     def __init__(self) -> None:
         self.facts = Facts()
         self.position = 0
         """Sequence of the last event folded."""
+        self.election = 0
+        """Sequence of the scheduler's last election."""
         self.of_model: dict[str, dict[str, Replica]] = {}
         self.held: dict[str, dict[str, ShardPlacement]] = {}
         """Machine id to what each shard holds there until it is known to be gone."""

@@ -1,0 +1,126 @@
+"""Hears machines for the core: who spoke when, and whether we would have heard them if they had."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from libs.bus import Bus
+from libs.events.leadership import SchedulerPulse
+from libs.events.machine import MachineSample
+
+from ..core.hearing import Heard, Hearing
+
+PULSE_EVERY_S = 1.0
+DEAF_AFTER_S = 3.0
+"""Without our own pulse coming back for so long, what others say does not reach us either."""
+SNAPSHOT_S = 0.25
+"""A snapshot serves so long: the core asks after every event."""
+
+
+class _Voice:
+    """What one machine said last."""
+
+    __slots__ = ("disk_free_mb", "fetching", "foreign_mb", "heard", "shards")
+
+    def __init__(self) -> None:
+        self.heard = 0.0
+        self.shards: frozenset[str] = frozenset()
+        self.fetching: dict[str, tuple[str, float]] = {}
+        """Weights to what was said of them and when that last changed."""
+        self.disk_free_mb: int | None = None
+        self.foreign_mb: dict[str, int] = {}
+
+    def says(self, sample: MachineSample, now: float) -> None:
+        self.heard = now
+        self.shards = frozenset(shard.shard_id for shard in sample.shards)
+        before = self.fetching
+        self.fetching = {
+            name: before[name] if name in before and before[name][0] == count else (count, now)
+            for name, count in sample.fetching.items()
+        }
+        self.disk_free_mb = max(sample.disk_free_mb.values(), default=None)
+        self.foreign_mb = {gpu.uuid: gpu.foreign_memory_mb for gpu in sample.gpus if gpu.foreign_memory_mb}
+
+
+class Listener:
+    """Listens to the telemetry of machines, and to itself to know that it can hear.
+
+    Silence counts from the moment this instance began to listen without a gap, or began to decide: after a
+    reconnect, a pause of the process, or an election every machine has the whole deadline again.
+    """
+
+    def __init__(self, bus: Bus, instance: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._bus = bus
+        self._instance = instance
+        self._monotonic = monotonic
+        self._voices: dict[str, _Voice] = {}
+        self._known_since: dict[str, float] = {}
+        self._own_voice = 0.0
+        self._listening_since = monotonic()
+        self._asked = 0.0
+        self._snapshot: tuple[float, Hearing | None] = (0.0, None)
+        self._pulse: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self._bus.listen(MachineSample, self.hear)
+        await self._bus.listen(SchedulerPulse, self.hear_ourselves, instance=self._instance)
+        self._pulse = asyncio.create_task(self._speak(), name="scheduler pulse")
+
+    async def stop(self) -> None:
+        if self._pulse is not None:
+            self._pulse.cancel()
+            await asyncio.gather(self._pulse, return_exceptions=True)
+
+    async def _speak(self) -> None:
+        while True:
+            await self._bus.tell(SchedulerPulse(at=datetime.now(UTC), instance=self._instance))
+            await asyncio.sleep(PULSE_EVERY_S)
+
+    async def hear(self, sample: MachineSample) -> None:
+        self._voices.setdefault(sample.machine_id, _Voice()).says(sample, self._monotonic())
+
+    async def hear_ourselves(self, pulse: SchedulerPulse) -> None:
+        now = self._monotonic()
+        if now - self._own_voice > DEAF_AFTER_S:
+            self._listening_since = now
+        self._own_voice = now
+
+    def asked_to_decide(self, machine_ids: Iterable[str]) -> Hearing | None:
+        """What is heard, for a decision. Whoever has not decided for a while begins to listen anew."""
+        now = self._monotonic()
+        if now - self._asked > DEAF_AFTER_S:
+            self._listening_since = now
+        self._asked = now
+        if now - self._snapshot[0] > SNAPSHOT_S:
+            self._snapshot = (now, self.hearing(machine_ids))
+        return self._snapshot[1]
+
+    def hearing(self, machine_ids: Iterable[str]) -> Hearing | None:
+        """What is heard of these machines; None if nothing can be heard now."""
+        now = self._monotonic()
+        if now - self._own_voice > DEAF_AFTER_S:
+            return None
+        return {machine_id: self._heard(machine_id, now) for machine_id in machine_ids}
+
+    def _heard(self, machine_id: str, now: float) -> Heard:
+        # A machine cannot have been silent for longer than it has been known.
+        known = self._known_since.setdefault(machine_id, now)
+        since = max(self._listening_since, known)
+        voice = self._voices.get(machine_id)
+        if voice is None:
+            return Heard(silent_ms=_ms(now - since), sampled=False)
+        return Heard(
+            silent_ms=_ms(now - max(voice.heard, since)),
+            sampled=voice.heard >= self._listening_since,
+            shards=voice.shards,
+            fetching_ms={name: _ms(now - moved) for name, (_, moved) in voice.fetching.items()},
+            disk_free_mb=voice.disk_free_mb,
+            foreign_mb=voice.foreign_mb,
+        )
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)

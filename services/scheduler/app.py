@@ -1,0 +1,94 @@
+"""The scheduler: follows the log always, decides while it leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+
+from prometheus_client import Counter, Histogram
+
+from libs.bus import Authority, Bus
+from libs.events import Event, plane, tag_of
+from libs.runtime.secrets import decode_fleet_secret, read_reference
+
+from .adapters.listener import Listener
+from .core.decide import decide
+from .core.evolve import evolve
+from .core.reconcile import Reconciler
+from .core.state import State
+from .handlers import Questions
+from .projections import Projection
+from .settings import SchedulerSettings
+
+SUBJECTS = tuple(
+    plane("evt", aggregate)
+    for aggregate in ("machine", "node", "shard", "replica", "model", "library", "mirror", "scheduler")
+)
+"""What the state is folded from."""
+OWNS = ("model", "node", "replica", "scheduler")
+"""Aggregates only a scheduler writes: an unknown event among them comes from a newer scheduler."""
+
+DECIDED = Counter("llmgw_scheduler_decisions_total", "Decisions made without a command, by the event's tag.", ["event"])
+REACTING = Histogram(
+    "llmgw_scheduler_react_seconds",
+    "Time to compare wanted with actual once.",
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 10),
+)
+
+
+class Scheduler:
+    def __init__(self, settings: SchedulerSettings, bus: Bus) -> None:
+        self._bus = bus
+        self._reconciler = Reconciler()
+        self._listener = Listener(bus, settings.instance)
+        self.authority: Authority[State] = Authority(
+            bus,
+            "scheduler",
+            settings.instance,
+            subjects=SUBJECTS,
+            initial=State(),
+            evolve=evolve,
+            decide=decide,
+            react=self._react,
+            on_change=Projection(bus, _fleet_secret(settings.fleet_secret)).refresh,
+            owns=OWNS,
+        )
+        self._opening: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self._listener.start()
+        await self.authority.start()
+        self._opening = asyncio.create_task(self._open(), name="scheduler questions")
+
+    async def _open(self) -> None:
+        """Questions are answered once the log is known."""
+        while not self.authority.caught_up:  # noqa: ASYNC110 - once per start, and there is no event for it
+            await asyncio.sleep(0.02)
+        await self._bus.answer("scheduler", Questions(self.authority, self._listener).handlers())
+
+    async def stop(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        await self.authority.stop()
+        await self._listener.stop()
+
+    def not_ready(self) -> list[str]:
+        return self.authority.not_ready()
+
+    def _react(self, state: State, now: datetime) -> Sequence[tuple[str, Event]]:
+        with REACTING.time():
+            decisions = self._reconciler.react(state, self._listener.asked_to_decide(state.facts.machines), now)
+        for _, event in decisions:
+            DECIDED.labels(tag_of(event)).inc()
+        return decisions
+
+
+def _fleet_secret(reference: str | None) -> bytes | None:
+    """Raises BadSecret."""
+    return decode_fleet_secret(read_reference(reference), reference) if reference is not None else None
+
+
+def build(settings: SchedulerSettings, bus: Bus) -> Scheduler:
+    return Scheduler(settings, bus)

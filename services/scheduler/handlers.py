@@ -1,0 +1,77 @@
+"""Questions, answered from this instance's own state, whether it leads or stands by."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from libs.bus import Authority
+from libs.events import Question
+from libs.events.questions import (
+    Examined,
+    ExamineScheduler,
+    ExplainModel,
+    ListModels,
+    ListNodes,
+    ModelExplained,
+    ModelsAnswer,
+    NodesAnswer,
+    SchedulerState,
+    StateAnswer,
+)
+
+from .adapters.listener import Listener
+from .core.decide import model_named
+from .core.state import Model, State
+from .core.story import explain
+from .core.views import model_view, node_view
+
+
+class Questions:
+    def __init__(self, authority: Authority[State], listener: Listener) -> None:
+        self._authority = authority
+        self._listener = listener
+
+    def handlers(self) -> Mapping[type[Question], Callable[[Any], Awaitable[Any]]]:
+        return {
+            ExamineScheduler: self.examine,
+            ExplainModel: self.explain,
+            ListNodes: self.nodes,
+            ListModels: self.models,
+            SchedulerState: self.state,
+        }
+
+    async def examine(self, question: ExamineScheduler) -> Examined:
+        return self._authority.examine(question.command)
+
+    async def explain(self, question: ExplainModel) -> ModelExplained:
+        """Raises Refused when there is no such model."""
+        state = self._authority.state
+        model = _by_alias(state, question.model) or model_named(state, question.model)
+        return explain(state, model, self._listener.hearing(state.facts.machines))
+
+    async def nodes(self, question: ListNodes) -> NodesAnswer:
+        state = self._authority.state
+        return NodesAnswer(
+            nodes=tuple(node_view(state, machine) for _, machine in sorted(state.facts.machines.items()))
+        )
+
+    async def models(self, question: ListModels) -> ModelsAnswer:
+        state = self._authority.state
+        models = [model for _, model in sorted(state.facts.models.items()) if not model.removed]
+        return ModelsAnswer(
+            models=tuple(model_view(state, model) for model in models), specs=tuple(model.spec for model in models)
+        )
+
+    async def state(self, question: SchedulerState) -> StateAnswer:
+        state = self._authority.state
+        return StateAnswer(
+            position=state.position,
+            hash=state.hash(),
+            leader=self._authority.leading,
+            instance=self._authority.instance,
+        )
+
+
+def _by_alias(state: State, name: str) -> Model | None:
+    return next((m for m in state.facts.models.values() if not m.removed and name in m.spec.aliases), None)

@@ -1,0 +1,19 @@
+"""Settings of the scheduler."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from libs.runtime.settings import CommonSettings
+
+
+class SchedulerSettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    fleet_secret: Annotated[
+        str | None,
+        Meta(
+            description="Secret engine keys are made from, the gateways' too: file:PATH or env:NAME (32 bytes, hex); "
+            "none: engines ask for no key."
+        ),
+    ] = None
