@@ -142,8 +142,17 @@ class LlamaCpp(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-SIM_FLAGS: tuple[Flag, ...] = ()
-"""Filled in from the simulated engine's own options below."""
+SIM_FLAGS: tuple[Flag, ...] = (
+    *(
+        Flag((f"--{name}",))
+        for name in (
+            *("tok-s", "ttft-ms", "prefill-tok-s", "load-s", "kv-tokens", "cached-tokens", "reasoning-tokens"),
+            *("fail-status", "retry-after-s", "error-after", "cut-after", "hang-after", "die-after"),
+        )
+    ),
+    Flag(("--echo",), takes_value=False),
+)
+"""Its pace and its ways to fail."""
 
 
 class Sim(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +181,8 @@ class Sim(msgspec.Struct, frozen=True, kw_only=True):
             *("--host", place.host),
             *("--port", str(place.port)),
             *("--model", wanted.served_name),
+            *("--parallel", str(wanted.parallel)),
+            *("--context-length", str(wanted.context_length)),
             *wanted.args,
         ]
 

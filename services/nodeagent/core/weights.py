@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from libs.events.library import WeightFile
 from libs.events.views import WeightsWanted
 
 _PICKLED = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
@@ -35,9 +34,7 @@ def refusal(weights: WeightsWanted) -> str | None:
 
 def pickled(beginning: bytes) -> bool:
     """Whether a file that begins like this is a pickle (or torch's zip of pickles), whatever its name says."""
-    return (beginning[:1] == b"\x80" and beginning[1:2] in b"\x02\x03\x04\x05") or beginning[:4] == b"PK\x03\x04"
-
-
-def missing_bytes(files: tuple[WeightFile, ...], present: frozenset[str]) -> int:
-    """What must be fetched: equal files are fetched once."""
-    return sum({file.sha256: file.size_bytes for file in files if file.sha256 not in present}.values())
+    if beginning[:4] == b"PK\x03\x04":
+        return True
+    # The opcode PROTO and the protocol's number; protocols 0 and 1 have no beginning of their own.
+    return len(beginning) > 1 and beginning[0] == 0x80 and 2 <= beginning[1] <= 5

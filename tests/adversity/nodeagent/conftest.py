@@ -1,0 +1,3 @@
+from tests.integration.nodeagent.conftest import box
+
+__all__ = ["box"]

@@ -1,0 +1,138 @@
+"""Engines that will not go, and weights that do not come."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from libs.events.shard import ShardFailed, ShardLoading, ShardReady, ShardStopped
+from libs.events.views import WeightsWanted
+from libs.testing.waiting import eventually
+from services.nodeagent.adapters.process import Engines, alive, marked, members, same
+from tests.integration.nodeagent.box import Box
+from tests.integration.nodeagent.files import FileServer, serving
+from tests.unit.nodeagent.wanted import shard
+
+SLEEPER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+DAEMON = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEPER!r}], start_new_session=True)"
+STUBBORN = f"""
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+# A worker in a session of its own, one whose parent ends at once, and one without the mark.
+subprocess.Popen([sys.executable, "-c", {SLEEPER!r}], start_new_session=True)
+subprocess.Popen([sys.executable, "-c", {DAEMON!r}], start_new_session=True).wait()
+subprocess.Popen([sys.executable, "-c", {SLEEPER!r}], env={{}})
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def mirror() -> Iterator[FileServer]:
+    with serving() as files:
+        yield files
+
+
+async def test_an_engine_that_ignores_term_and_scatters_workers_is_gone_to_the_last(tmp_path: Path) -> None:
+    engines = Engines(tmp_path)
+    output = tmp_path / "output.log"
+    process = engines.start("r-1-0", [sys.executable, "-c", STUBBORN], {}, output)
+    await eventually(lambda: output.exists() and "up" in output.read_text())
+    assert same(process)
+    everyone = members(process, f"{tmp_path}//r-1-0")
+    assert len(everyone) == 4
+    await engines.stop("r-1-0", process, 0.3)
+    assert not any(os.path.exists(f"/proc/{one.pid}") and one in members(None, "") for one in everyone)
+    assert members(process, f"{tmp_path}//r-1-0") == []
+    assert marked(tmp_path) == {}
+    assert not alive(process)
+    assert engines.exit_code(process) == -9
+
+
+async def test_an_engine_that_ends_by_itself_leaves_its_code(tmp_path: Path) -> None:
+    engines = Engines(tmp_path)
+    process = engines.start("r-1-0", [sys.executable, "-c", "import sys; sys.exit(3)"], {}, tmp_path / "o")
+    await eventually(lambda: not engines.running(process))
+    assert engines.exit_code(process) == 3
+
+
+async def test_credentials_of_the_agent_do_not_reach_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMGW_NODEAGENT_CREDENTIALS", "/secret")
+    engines = Engines(tmp_path)
+    output = tmp_path / "o"
+    process = engines.start("r-1-0", [sys.executable, "-c", "import os; print(sorted(os.environ))"], {"A": "b"}, output)
+    await eventually(lambda: not engines.running(process))
+    assert "CREDENTIALS" not in output.read_text()
+    assert "'A'" in output.read_text()
+
+
+def weights(mirrors: tuple[str, ...], *files: object) -> WeightsWanted:
+    return WeightsWanted(name="demo", version="v1", files=files, mirrors=mirrors)  # type: ignore[arg-type]
+
+
+async def test_two_shards_of_a_model_cost_one_download(box: Box, mirror: FileServer) -> None:
+    content = os.urandom(2_000_000)
+    wanted = weights((mirror.url,), mirror.add(content))
+    box.start_agent()
+    await box.want(shard("r-1-0", weights=wanted), shard("r-2-0", weights=wanted))
+    await box.next(ShardReady, 2)
+    assert mirror.sent_bytes == len(content)
+    assert sorted(loading.fetched_bytes for loading in box.of(ShardLoading)) == [0, len(content)]
+
+
+async def test_a_download_survives_the_agent_and_the_mirror(box: Box, mirror: FileServer) -> None:
+    content = os.urandom(4_000_000)
+    mirror.hold = threading.Event()
+    file = mirror.add(content)
+    box.start_agent()
+    with serving() as second:
+        second.add(content)
+        await box.want(shard(weights=weights((mirror.url, second.url), file)))
+        await eventually(
+            lambda: any(sample.fetching.get("demo@v1", "0").startswith("2000000/") for sample in box.samples)
+        )
+        box.kill_agent()
+        mirror.hold.set()
+        mirror.contents.clear()
+        box.start_agent()
+        loading = await box.next(ShardLoading)
+        await box.next(ShardReady)
+        assert second.requests == ["bytes=2000000-"]
+        assert loading.fetched_bytes == 2_000_000
+
+
+async def test_a_flipped_byte_fails_the_shard_with_both_sums(box: Box, mirror: FileServer) -> None:
+    file = mirror.add(os.urandom(100_000))
+    mirror.contents[file.sha256] = b"!" + mirror.contents[file.sha256][1:]
+    box.start_agent()
+    await box.want(shard(weights=weights((mirror.url,), file)))
+    failed = await box.next(ShardFailed)
+    assert failed.phase == "fetching"
+    assert file.sha256 in failed.reason
+    assert not box.of(ShardLoading)
+
+
+async def test_a_shard_withdrawn_while_its_weights_come_is_stopped_at_once(box: Box, mirror: FileServer) -> None:
+    mirror.hold = threading.Event()
+    file = mirror.add(os.urandom(100_000))
+    box.start_agent()
+    await box.want(shard(weights=weights((mirror.url,), file)))
+    await eventually(lambda: bool(mirror.requests))
+    await box.want()
+    await box.next(ShardStopped, deadline_s=3)
+    assert not box.of(ShardFailed)
+
+
+async def test_weights_that_do_not_come_fail_after_the_deadline(box: Box) -> None:
+    with serving() as away:
+        file = away.add(b"x" * 1000)
+    box.start_agent()
+    await box.want(shard(weights=weights((away.url,), file), startup_timeout_s=1))
+    failed = await box.next(ShardFailed)
+    assert failed.phase == "fetching"
+    assert "did not come" in failed.reason

