@@ -8,6 +8,7 @@ from .bus import Bus, BusSettings, Fence, NotLeader, Unanswered
 from .delivery import Delivery
 from .follow import Follower
 from .nats_transport import NatsTransport
+from .owned import Overtaken, OwnedView
 from .snapshot import Snapshot
 from .transport import AskFailed, BusAway, BusError, Misconfigured
 from .view import View
@@ -53,6 +54,8 @@ __all__ = [
     "Misconfigured",
     "NatsTransport",
     "NotLeader",
+    "Overtaken",
+    "OwnedView",
     "Park",
     "Snapshot",
     "Unanswered",

@@ -25,15 +25,15 @@ class View(Generic[V]):
     """One bucket whose values are of one kind. Keys are plain text; the view encodes them."""
 
     def __init__(self, transport: Transport, bucket: str, kind: type[V], fail: Callable[[str], None]) -> None:
-        self._transport = transport
-        self._bucket = bucket
-        self._kind = kind
+        self.transport = transport
+        self.bucket = bucket
+        self.kind = kind
         self._fail = fail
 
-    def _subject(self, key: str) -> str:
-        return f"$KV.{self._bucket}.{encode_token(key)}"
+    def subject_of(self, key: str) -> str:
+        return f"$KV.{self.bucket}.{encode_token(key)}"
 
-    def _key(self, subject: str) -> str:
+    def key_of(self, subject: str) -> str:
         return decode_token(subject.split(".", 2)[2])
 
     async def put(self, key: str, value: V) -> int:
@@ -48,17 +48,17 @@ class View(Generic[V]):
         deadline = loop.time() + RETRY_FOR_S
         while True:
             try:
-                return await self._transport.store(self._subject(key), payload, headers)
+                return await self.transport.store(self.subject_of(key), payload, headers)
             except BusAway:
                 if loop.time() > deadline:
                     raise
                 await asyncio.sleep(0.2)
 
     async def get(self, key: str) -> V | None:
-        raw = await self._transport.last(f"KV_{self._bucket}", self._subject(key))
+        raw = await self.transport.last(f"KV_{self.bucket}", self.subject_of(key))
         if raw is None or raw.headers.get("KV-Operation") in GONE:
             return None
-        return decode_as(self._kind, raw.payload)
+        return decode_as(self.kind, raw.payload)
 
     async def all(self) -> dict[str, V]:
         """Everything in the bucket now."""
@@ -88,7 +88,7 @@ class View(Generic[V]):
         listed: set[str] | None = None
 
         async def handle(raw: RawMessage) -> None:
-            key = self._key(raw.subject)
+            key = self.key_of(raw.subject)
             gone = raw.headers.get("KV-Operation") in GONE
             if listed is not None and not gone:
                 listed.add(key)
@@ -101,10 +101,10 @@ class View(Generic[V]):
                     await on_change(key, None)
                 return
             try:
-                value = decode_as(self._kind, raw.payload)
+                value = decode_as(self.kind, raw.payload)
             except BadPayload as error:
                 SKIPPED.labels("bad value").inc()
-                log.error("bucket %s, key %s: %s", self._bucket, key, error)
+                log.error("bucket %s, key %s: %s", self.bucket, key, error)
                 return
             present.add(key)
             await on_change(key, value)
@@ -119,8 +119,8 @@ class View(Generic[V]):
                 await on_change(key, None)
             listed = None
 
-        wanted = [self._subject(key) for key in keys] or [f"$KV.{self._bucket}.>"]
+        wanted = [self.subject_of(key) for key in keys] or [f"$KV.{self.bucket}.>"]
         follower = Follower(
-            self._transport, f"KV_{self._bucket}", wanted, handle, START_LAST, relist=relist, on_failure=self._fail
+            self.transport, f"KV_{self.bucket}", wanted, handle, START_LAST, relist=relist, on_failure=self._fail
         )
         return follower.open()

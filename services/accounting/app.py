@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from libs.bus import Authority, Bus
+from libs.bus import Authority, Bus, OwnedView
 from libs.events.questions import AskUsage, ExamineAccounting, ListTenancy
 from libs.events.views import KeyView, Spend
 
@@ -71,7 +71,7 @@ class Accounting:
 def build(settings: AccountingSettings, bus: Bus) -> Accounting:
     """Wire it. Raises ValueError when the file with the database's address cannot be read."""
     ledger = Ledger(settings.dsn())
-    keys = Keys(bus.view("keys", KeyView))
+    keys = Keys(OwnedView(bus.view("keys", KeyView)))
     authority = Authority(
         bus,
         "accounting",
@@ -83,6 +83,6 @@ def build(settings: AccountingSettings, bus: Bus) -> Accounting:
         on_change=keys.refresh,
         owns=("accounting", *OWNS),
     )
-    spend = SpendPublisher(bus.view("spend", Spend))
+    spend = SpendPublisher(OwnedView(bus.view("spend", Spend)))
     writer = LedgerWriter(bus, ledger, spend, lambda: authority.leading, lambda: authority.state.prices)
     return Accounting(bus, authority, ledger, writer, spend)

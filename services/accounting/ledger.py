@@ -81,7 +81,7 @@ class LedgerWriter:
         try:
             await self._ledger.ping()
             self._is_there()
-            if self._worker is None and self._leading():
+            if self._leading():
                 await self._begin()
         except PostgresAway as why:
             self._is_away(why)
@@ -89,16 +89,18 @@ class LedgerWriter:
             log.info("the ledger is not written yet: %s", why)
 
     async def _begin(self) -> None:
-        await self._spend.load()
-        self._spend.add(await self._ledger.spend(period_of(datetime.now(UTC))))
-        self._worker = await self._bus.work(DURABLE, self.write, batch=MESSAGES)
-        log.info("the ledger is written here")
+        if self._worker is None or self._spend.overtaken:
+            await self._spend.take()
+            self._spend.add(await self._ledger.spend(period_of(datetime.now(UTC))))
+        if self._worker is None:
+            self._worker = await self._bus.work(DURABLE, self.write, batch=MESSAGES)
+            log.info("the ledger is written here")
 
     async def _stop(self) -> None:
         worker, self._worker = self._worker, None
-        self._spend.forget()
         if worker is not None:
             await worker.stop()
+        self._spend.forget()
 
     async def write(self, deliveries: list[Delivery]) -> None:
         """One batch, in one transaction. Returns when it is in the ledger, whether by this call or an earlier one."""

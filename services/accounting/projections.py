@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from libs.bus import BusAway, View
+from libs.bus import BusAway, Overtaken, OwnedView
 from libs.events.views import KeyView, Spend
 
 from .core.effective import key_view, of_project, same
@@ -29,27 +29,28 @@ PUBLISH_EVERY_S = 0.5
 class Keys:
     """Bucket ``keys``. Writes what changed, and nothing else."""
 
-    def __init__(self, view: View[KeyView]) -> None:
+    def __init__(self, view: OwnedView[KeyView]) -> None:
         self._view = view
-        self._written: dict[str, KeyView] = {}
-        """SHA-256 of a key to what stands in the bucket."""
         self._bases: dict[str, tuple[Key, Effective]] = {}
-        """What that was made of: unchanged parts make an unchanged view, which need not be worked out."""
-        self._elected_at = -1
+        """SHA-256 of a key to what its entry was made of: where that is unchanged, nothing is worked out."""
+        self._taken_at = -1
 
     async def refresh(self, state: State, position: int) -> None:
         """Make the bucket say what ``state`` says. Raises BusAway; then it is to be called again."""
-        if state.elected_at != self._elected_at:
+        if state.elected_at != self._taken_at:
             self._bases.clear()
-            self._written = await self._view.all()
-            self._elected_at = state.elected_at
-        changed = self._changed(state, position)
-        for some in _parts(changed):
-            await asyncio.gather(*(self._write(key, view, basis) for key, view, basis in some))
-        for key_sha256 in self._written.keys() - state.key_ids.keys():
-            # Of a log that is no more, or written by hand.
-            await self._view.delete(key_sha256)
-            del self._written[key_sha256]
+            await self._view.take()
+            self._taken_at = state.elected_at
+        try:
+            for some in _parts(self._changed(state, position)):
+                await asyncio.gather(*(self._write(key, view, basis) for key, view, basis in some))
+            for key_sha256 in self._view.values.keys() - state.key_ids.keys():
+                # Of a log that is no more, or written by hand.
+                await self._view.delete(key_sha256)
+        except Overtaken as why:
+            # By hand, or by a leader we have not heard of yet: take it over again, if we still lead then.
+            self._taken_at = -1
+            raise BusAway(str(why)) from None
 
     def _changed(self, state: State, position: int) -> list[tuple[str, KeyView, tuple[Key, Effective]]]:
         changed = []
@@ -62,7 +63,7 @@ class Keys:
             if basis is not None and basis[0] is key and basis[1] == project:
                 continue
             view = key_view(key, project, position)
-            if same(self._written.get(key.key_sha256), view):
+            if same(self._view.values.get(key.key_sha256), view):
                 self._bases[key.key_sha256] = (key, project)
             else:
                 changed.append((key.key_sha256, view, (key, project)))
@@ -70,22 +71,23 @@ class Keys:
 
     async def _write(self, key_sha256: str, view: KeyView, basis: tuple[Key, Effective]) -> None:
         await self._view.put(key_sha256, view)
-        self._written[key_sha256] = view
         self._bases[key_sha256] = basis
 
 
 class SpendPublisher:
     """Bucket ``spend``. Collects what rose and publishes it twice a second."""
 
-    def __init__(self, view: View[Spend]) -> None:
+    def __init__(self, view: OwnedView[Spend]) -> None:
         self._view = view
-        self._written: dict[str, Spend] = {}
         self._due: dict[str, Spend] = {}
+        self.overtaken = False
+        """Somebody else wrote the bucket: before this one writes it again it must take it over."""
 
-    async def load(self) -> None:
-        """Learn what stands in the bucket, as its new writer. Raises BusAway, TimeoutError."""
+    async def take(self) -> None:
+        """Learn what stands in the bucket, as its writer from now on. Raises TimeoutError."""
         self._due.clear()
-        self._written = await self._view.all()
+        await self._view.take()
+        self.overtaken = False
 
     def forget(self) -> None:
         """Publish no more: another instance writes the bucket now."""
@@ -94,20 +96,24 @@ class SpendPublisher:
     def add(self, sums: Iterable[Spend]) -> None:
         """Sums as the ledger has them. Those that are no news are dropped."""
         for spend in sums:
-            if rises(self._due.get(spend.key_id) or self._written.get(spend.key_id), spend):
+            if rises(self._due.get(spend.key_id) or self._view.values.get(spend.key_id), spend):
                 self._due[spend.key_id] = spend
 
     async def run(self) -> None:
         """Publish, for ever."""
         while True:
             await asyncio.sleep(PUBLISH_EVERY_S)
+            if self.overtaken:
+                continue
             try:
-                await self.publish()
+                await self._publish()
             except BusAway as why:
                 log.info("spend waits: %s", why)
+            except Overtaken as why:
+                log.warning("spend was published elsewhere: %s", why)
+                self.overtaken = True
 
-    async def publish(self) -> None:
-        """Publish what is due. What could not be published stays due."""
+    async def _publish(self) -> None:
         for some in _parts(list(self._due)):
             await asyncio.gather(*map(self._write, some))
 
@@ -116,7 +122,6 @@ class SpendPublisher:
         if spend is None:
             return
         await self._view.put(key_id, spend)
-        self._written[key_id] = spend
         if self._due.get(key_id) is spend:
             del self._due[key_id]
 

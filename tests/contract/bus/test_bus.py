@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from libs.bus import Again, AskFailed, Delivery, Fence, NotLeader, Park, Unanswered
+from libs.bus import Again, AskFailed, Delivery, Fence, NotLeader, Overtaken, OwnedView, Park, Unanswered
 from libs.events.commands import RevokeKey
 from libs.events.leadership import SchedulerElected
 from libs.events.model import ModelRemoved
@@ -21,6 +21,10 @@ from libs.testing import eventually
 from .conftest import Open
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def spend(cost: int) -> Spend:
+    return Spend(key_id="k", period="2026-01", requests=1, prompt_tokens=1, completion_tokens=1, cost_micros=cost)
 
 
 def joined(machine: str) -> NodeJoined:
@@ -99,9 +103,6 @@ async def test_a_view_lists_follows_and_forgets(open_bus: Open) -> None:
     bus, reader = await open_bus("accounting"), await open_bus("gateway")
     view = bus.view("spend", Spend)
 
-    def spend(cost: int) -> Spend:
-        return Spend(key_id="k", period="2026-01", requests=1, prompt_tokens=1, completion_tokens=1, cost_micros=cost)
-
     await view.put("k.1", spend(1))
     await view.put("k.1", spend(2))
     await view.put("gone", spend(3))
@@ -121,6 +122,39 @@ async def test_a_view_lists_follows_and_forgets(open_bus: Open) -> None:
     assert await view.get("k.2") == spend(9)
     assert set(await view.all()) == {"k.2"}
     await watch.stop()
+
+
+async def test_a_view_refuses_a_writer_that_another_has_succeeded(open_bus: Open) -> None:
+    bus, other = await open_bus("accounting"), await open_bus("accounting")
+    early, late = OwnedView(bus.view("spend", Spend)), OwnedView(other.view("spend", Spend))
+    await early.take()
+    await early.put("k.1", spend(1))
+    await early.put("k.2", spend(1))
+    await early.delete("k.2")
+    await late.take()
+    assert late.values == {"k.1": spend(1)}
+    await late.put("k.1", spend(5))
+    await late.put("k.2", spend(6))
+    for key in ("k.1", "k.2"):
+        with pytest.raises(Overtaken):
+            await early.put(key, spend(2))
+    with pytest.raises(Overtaken):
+        await early.delete("k.1")
+    assert await bus.view("spend", Spend).all() == {"k.1": spend(5), "k.2": spend(6)}
+    await early.take()
+    await early.put("k.1", spend(7))
+    await early.put("k.3", spend(8))
+    assert early.values == await other.view("spend", Spend).all()
+
+
+async def test_a_write_to_a_view_whose_answer_was_lost_counts_as_made(open_bus: Open) -> None:
+    bus = await open_bus("accounting")
+    owned = OwnedView(bus.view("spend", Spend))
+    await owned.take()
+    await bus.view("spend", Spend).put("k.1", spend(1))
+    await owned.put("k.1", spend(1))
+    await owned.put("k.1", spend(2))
+    assert await bus.view("spend", Spend).get("k.1") == spend(2)
 
 
 async def test_an_empty_view_catches_up_at_once_and_single_keys_can_be_watched(open_bus: Open) -> None:

@@ -213,6 +213,23 @@ async def test_a_view_that_was_changed_by_hand_is_put_right(start: START, bus: B
         await bus.command(wish)
     assert await keys.get("f" * 64) is None
     assert set(await keys.all()) == {"a" * 64}
+    true = await keys.get("a" * 64)
+    assert true is not None
+    await keys.put("a" * 64, msgspec.structs.replace(true, roles=("admin",)))
+    await bus.command(commands.ChangeKey(key_id="k-aaaaaaaaaa", name="changed"))
+    await bus.command(commands.ChangeKey(key_id="k-aaaaaaaaaa", allowance=Allowance(rpm=7)))
+    found = await keys.get("a" * 64)
+    assert found is not None
+    assert (found.roles, found.rpm) == (("client",), 7)
+
+
+async def test_spend_that_was_changed_by_hand_is_put_right(start: START, bus: Bus, postgres_dsn: str) -> None:
+    await start("one")
+    await bus.append(batch(0), cause="gw-1:0")
+    spend = await eventually(lambda: _spent(bus, 10))
+    await bus.view("spend", Spend).put("k-aaaaaaaaaa", msgspec.structs.replace(spend, requests=1))
+    await bus.append(batch(10), cause="gw-1:10")
+    await eventually(lambda: _spent(bus, 20))
 
 
 async def test_a_hundred_gateways_worth_of_batches_in_time(

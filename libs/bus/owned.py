@@ -1,0 +1,96 @@
+"""A bucket as its writer keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from libs.events import BadPayload, decode_as, encode
+
+from .follow import Follower
+from .transport import START_LAST, BusAway, BusError, Expectation, RawMessage, WrongSequence
+from .view import GONE, RETRY_FOR_S, View
+
+V = TypeVar("V")
+LIST_FOR_S = 15.0
+
+
+class Overtaken(BusError):
+    """Somebody else wrote the entry since the bucket was taken over: whoever leads now."""
+
+
+class OwnedView(Generic[V]):
+    """A view that its writer takes over when it comes to lead, and that refuses it once another has.
+
+    A write names the revision it replaces. One that was sent by an earlier leader, or that was held up while the
+    bus was away, therefore never replaces what a later leader wrote: a revoked key does not come back.
+    """
+
+    def __init__(self, view: View[V]) -> None:
+        self._view = view
+        self._values: dict[str, V] = {}
+        self._revisions: dict[str, int] = {}
+
+    @property
+    def values(self) -> Mapping[str, V]:
+        """What stands in the bucket, as far as this writer took it over and wrote it."""
+        return self._values
+
+    async def take(self) -> None:
+        """Read all of it, as its writer from now on. Raises TimeoutError when the bus does not let it in 15 s."""
+        values: dict[str, V] = {}
+        revisions: dict[str, int] = {}
+
+        async def keep(raw: RawMessage) -> None:
+            key = self._view.key_of(raw.subject)
+            revisions[key] = raw.sequence
+            values.pop(key, None)
+            if raw.headers.get("KV-Operation") not in GONE:
+                try:
+                    values[key] = decode_as(self._view.kind, raw.payload)
+                except BadPayload:
+                    return  # it is as good as not there, and is written over
+
+        reading = Follower(
+            self._view.transport, f"KV_{self._view.bucket}", [f"$KV.{self._view.bucket}.>"], keep, START_LAST
+        ).open()
+        try:
+            async with asyncio.timeout(LIST_FOR_S):
+                await reading.caught_up.wait()
+        finally:
+            await reading.stop()
+        self._values, self._revisions = values, revisions
+
+    async def put(self, key: str, value: V) -> None:
+        """Raises Overtaken; BusAway after 15 s of trying."""
+        await self._store(key, encode(value), {})
+        self._values[key] = value
+
+    async def delete(self, key: str) -> None:
+        """Raises Overtaken; BusAway after 15 s of trying."""
+        await self._store(key, b"", {"KV-Operation": "DEL"})
+        self._values.pop(key, None)
+
+    async def _store(self, key: str, payload: bytes, headers: dict[str, str]) -> None:
+        subject = self._view.subject_of(key)
+        transport = self._view.transport
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + RETRY_FOR_S
+        while True:
+            try:
+                self._revisions[key] = await transport.store(
+                    subject, payload, headers, Expectation(self._revisions.get(key, 0))
+                )
+                return
+            except WrongSequence:
+                # An earlier try of ours may have landed without its answer reaching us.
+                last = await transport.last(f"KV_{self._view.bucket}", subject)
+                if last is None or last.payload != payload:
+                    raise Overtaken(f"bucket {self._view.bucket}: another instance wrote {key}") from None
+                self._revisions[key] = last.sequence
+                return
+            except BusAway:
+                if loop.time() > deadline:
+                    raise
+                await asyncio.sleep(0.2)
