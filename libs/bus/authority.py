@@ -80,7 +80,7 @@ class Authority(Generic[S]):
         self._service = service
         self.instance = instance
         elections = elected_subject(service)
-        covered = any(s in ("llmgw.evt.>", elections) for s in subjects)
+        covered = any(elections == s or (s.endswith(">") and elections.startswith(s[:-1])) for s in subjects)
         self._subjects = tuple(subjects) if covered else (*subjects, elections)
         self._evolve = evolve
         self._decide = decide
