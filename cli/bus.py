@@ -10,7 +10,7 @@ from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.output import Output, json_option
 from libs.bus import BusError, ensure
-from libs.bus.identities import authorization, ensure_seed, grants
+from libs.bus.identities import GRANTS, authorization, ensure_seed, grants
 from libs.runtime.secrets import fleet_secret
 
 
@@ -38,11 +38,12 @@ async def init(cluster: Cluster, replicas: str) -> None:
 @click.option("--node", "machine_ids", multiple=True, help="Machine id of a node agent; may be repeated.")
 @json_option
 def identities(directory: Path, machine_ids: tuple[str, ...], out: Output) -> None:
-    """Make what is missing of: a seed for each service and node in DIRECTORY/IDENTITY/IDENTITY.nk, the fleet secret
-    in DIRECTORY/fleet/fleet.secret, and DIRECTORY/nats/users.conf with who may say and hear what."""
+    """Make what is missing of: a seed for each service in DIRECTORY/SERVICE/SERVICE.nk, for each node in
+    DIRECTORY/node/node-ID.nk, and the fleet secret in DIRECTORY/fleet/fleet.secret. Write DIRECTORY/nats/users.conf:
+    who may say and hear what, for nats-server to include."""
     allowed = grants(machine_ids)
     try:
-        keys = {name: ensure_seed(directory / name / f"{name}.nk") for name in allowed}
+        keys = {name: ensure_seed(directory / (name if name in GRANTS else "node") / f"{name}.nk") for name in allowed}
         fleet_secret(directory / "fleet" / "fleet.secret")
         users = directory / "nats" / "users.conf"
         users.parent.mkdir(parents=True, exist_ok=True)

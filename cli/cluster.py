@@ -92,12 +92,16 @@ def location_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--credentials",
             type=click.Path(path_type=Path, dir_okay=False),
+            envvar="LLMGW_CREDENTIALS",
             help="File with an nkey seed, named after its identity (operator.nk).",
         ),
-        click.option("--nats", metavar="URL", help="The cluster's bus, instead of a state directory."),
+        click.option(
+            "--nats", metavar="URL", envvar="LLMGW_NATS", help="The cluster's bus, instead of a state directory."
+        ),
         click.option(
             "--state-dir",
             type=click.Path(path_type=Path, file_okay=False),
+            envvar="LLMGW_STATE_DIR",
             help="State directory of the cluster on this machine.  [default: ~/.local/state/llmgw]",
         ),
     ):
@@ -128,9 +132,7 @@ def on_cluster(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 def locate(state_dir: Path | None, nats: str | None, credentials: Path | None) -> tuple[Home | None, str, Path | None]:
     """State directory, bus address and seed file that the options mean. Raises Failed or UsageError."""
-    if nats is not None:
-        if state_dir is not None:
-            raise click.UsageError("give --state-dir, or --nats with --credentials, not both")
+    if nats is not None and state_dir is None:
         return None, nats, credentials
     home = Home(state_dir or default())
     return home, home.nats_url(), credentials or home.identity("operator")

@@ -129,7 +129,7 @@ class Replayed(msgspec.Struct, frozen=True):
 @on_cluster
 async def replay(cluster: Cluster) -> None:
     """Fold the log with the scheduler's core and compare the state with the running leader's."""
-    from cli.run import scheduler_hash
+    from cli.run import scheduler_fold
 
     leader = await cluster.ask(SchedulerState(), StateAnswer)
     happened: list[tuple[int, Event]] = []
@@ -141,10 +141,11 @@ async def replay(cluster: Cluster) -> None:
     follower = await cluster.bus.follow("EVENTS", [plane("evt")], keep)
     await follower.reached(leader.position, timeout_s=600)
     await follower.stop()
-    found = scheduler_hash(happened)
-    result = Replayed(leader.position, found, leader.hash, found == leader.hash)
+    found = scheduler_fold(happened)
+    result = Replayed(leader.position, found.hash, leader.hash, found.hash == leader.hash)
     lines = [
-        f"{len(happened)} events up to #{leader.position} folded: state {found}",
+        *found.summary,
+        f"{len(happened)} events up to #{leader.position} folded: state {found.hash}",
         f"{leader.instance} at the same position: state {leader.hash}",
     ]
     cluster.out.one(result, lines)

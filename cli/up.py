@@ -30,6 +30,7 @@ STOP_S = 90.0
 state_dir_option = click.option(
     "--state-dir",
     type=click.Path(path_type=Path, file_okay=False),
+    envvar="LLMGW_STATE_DIR",
     help="Where the cluster keeps everything.  [default: ~/.local/state/llmgw]",
 )
 
