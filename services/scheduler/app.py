@@ -10,6 +10,7 @@ from prometheus_client import Counter, Histogram
 
 from libs.bus import Authority, Bus
 from libs.events import Event, plane, tag_of
+from libs.events.subjects import elected
 from libs.runtime.secrets import decode_fleet_secret, read_reference
 
 from .adapters.listener import Listener
@@ -21,10 +22,8 @@ from .handlers import Questions
 from .projections import Projection
 from .settings import SchedulerSettings
 
-SUBJECTS = tuple(
-    plane("evt", aggregate)
-    for aggregate in ("machine", "node", "shard", "replica", "model", "library", "mirror", "scheduler")
-)
+AGGREGATES = ("machine", "node", "shard", "replica", "model", "library", "mirror")
+SUBJECTS = (*(plane("evt", aggregate) for aggregate in AGGREGATES), elected("scheduler"))
 """What the state is folded from."""
 OWNS = ("model", "node", "replica", "scheduler")
 """Aggregates only a scheduler writes: an unknown event among them comes from a newer scheduler."""
