@@ -12,22 +12,17 @@ from libs.runtime.settings import CommonSettings
 
 class AccountingSettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     postgres_dsn: Annotated[
-        str | None, Meta(description="The ledger's database: postgresql://user:password@host:port/name.")
-    ] = None
+        str, Meta(description="The ledger's database: postgresql://user:password@host:port/name.")
+    ] = "postgresql://llmgw@127.0.0.1:5432/llmgw"
     postgres_dsn_file: Annotated[
-        Path | None, Meta(description="File that holds the same, so that the password stands in no setting.")
+        Path | None,
+        Meta(description="File that holds the database instead of postgres_dsn, so that no setting holds a password."),
     ] = None
-
-    def __post_init__(self) -> None:
-        if (self.postgres_dsn is None) == (self.postgres_dsn_file is None):
-            found = "neither is set" if self.postgres_dsn is None else "both are set"
-            raise ValueError(f"{found}: set one of postgres_dsn and postgres_dsn_file")
 
     def dsn(self) -> str:
         """The database, from wherever it stands. Raises ValueError when its file cannot be read."""
-        if self.postgres_dsn is not None:
+        if self.postgres_dsn_file is None:
             return self.postgres_dsn
-        assert self.postgres_dsn_file is not None
         try:
             return self.postgres_dsn_file.read_text().strip()
         except OSError as error:

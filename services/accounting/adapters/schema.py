@@ -45,7 +45,7 @@ class Migration:
 def known() -> list[Migration]:
     """The program's migrations, in order."""
     found = []
-    for file in resources.files("services.accounting").joinpath("migrations").iterdir():
+    for file in resources.files("services.accounting.migrations").iterdir():
         if match := _FILE.match(file.name):
             found.append(Migration(int(match[1]), match[2], file.read_text("utf-8")))
     return sorted(found, key=lambda migration: migration.version)

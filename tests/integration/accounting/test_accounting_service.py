@@ -12,7 +12,8 @@ import asyncpg
 import msgspec
 import pytest
 
-from libs.bus import AskFailed, Bus, BusSettings, Delivery, connect
+from libs.bus import AskFailed, Bus, BusSettings, Delivery, connect, ensure
+from libs.bus.identities import GRANTS, authorization, ensure_seed
 from libs.events import commands, encode
 from libs.events.policy import Finding, VerdictBatch, VerdictRecord
 from libs.events.questions import AskUsage, ExamineAccounting, Examined, ListTenancy, TenancyAnswer, UsageAnswer
@@ -185,6 +186,35 @@ async def test_verdicts_enter_the_ledger_without_text(start: START, bus: Bus, po
             await connection.close()
 
     await eventually(count)
+
+
+async def test_its_identity_on_the_bus_allows_all_it_does(postgres_dsn: str, tmp_path: Path) -> None:
+    seeds = {name: tmp_path / f"{name}.nk" for name in ("accounting", "operator", "gateway")}
+    keys = {name: ensure_seed(path) for name, path in seeds.items()}
+    server = NatsServer(tmp_path / "nats", authorization=authorization(keys, GRANTS))
+    server.start()
+    buses = {
+        name: await connect(BusSettings(url=server.url, identity=name, credentials=path))
+        for name, path in seeds.items()
+    }
+    operator = buses["operator"]
+    await ensure(operator)
+    service = build(
+        AccountingSettings(postgres_dsn=postgres_dsn, data_dir=tmp_path, instance="one"), buses["accounting"]
+    )
+    try:
+        await service.start()
+        for wish in TREE:
+            assert (await operator.command(wish)).status == "done"
+        await buses["gateway"].append(batch(0), cause="gw-1:0")
+        await eventually(lambda: _spent(buses["gateway"], 10))
+        assert (await operator.ask(AskUsage(by="key"), UsageAnswer)).rows[0].requests == 10
+        assert (await buses["gateway"].view("keys", KeyView).get("a" * 64)) is not None
+    finally:
+        await service.stop()
+        for connection in buses.values():
+            await connection.close()
+        server.stop()
 
 
 async def test_another_instance_takes_over_and_nothing_is_missed(start: START, bus: Bus, postgres_dsn: str) -> None:
