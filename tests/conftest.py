@@ -10,6 +10,7 @@ import pytest
 import libs.bus
 from libs.bus import Bus, BusSettings
 from libs.bus.memory import MemoryCluster
+from libs.testing.engine import SimEngine
 from libs.testing.nats import NatsServer
 from libs.testing.postgres import PostgresServer
 
@@ -83,3 +84,12 @@ def postgres_server(tmp_path: Path) -> Iterator[PostgresServer]:
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def sim_engine(tmp_path: Path) -> Iterator[SimEngine]:
+    """A simulated engine serving the model ``sim`` at 500 tokens a second, without a key."""
+    engine = SimEngine(tmp_path / "engine")
+    engine.start()
+    yield engine
+    engine.stop()

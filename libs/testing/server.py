@@ -6,7 +6,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from libs.runtime.servers.ports import wait_until
+from libs.runtime.servers.ports import NotReady, wait_until
 
 
 class ServerProcess:
@@ -32,6 +32,10 @@ class ServerProcess:
     def answers(self) -> bool:
         raise NotImplementedError
 
+    def environment(self) -> dict[str, str] | None:
+        """Its environment; None: this process's."""
+        return None
+
     @property
     def log_file(self) -> Path:
         return self.directory / f"{self.name}.log"
@@ -47,9 +51,18 @@ class ServerProcess:
         self.prepare()
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment(),
+                start_new_session=True,
             )
-        wait_until(self.answers, f"{self.name} ({self.log_file})", self.process.poll, deadline_s)
+        try:
+            wait_until(self.answers, f"{self.name} ({self.log_file})", self.process.poll, deadline_s)
+        except NotReady:
+            self.kill()
+            raise
 
     def stop(self, deadline_s: float = 10.0) -> None:
         """Stop it in order; kill it when it takes longer than ``deadline_s``. Nothing to do when it does not run."""
