@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from libs.events.subjects import matches
+
 from .bus import Bus
 from .topology import CONSUMERS, SECOND, STREAMS
 from .transport import (
@@ -33,17 +35,6 @@ from .transport import (
 )
 
 Handler = Callable[[RawMessage], Awaitable[None]]
-
-
-def matches(pattern: str, subject: str) -> bool:
-    """NATS wildcards: ``*`` is one token, a final ``>`` one or more."""
-    wanted, found = pattern.split("."), subject.split(".")
-    for i, token in enumerate(wanted):
-        if token == ">":
-            return len(found) > i
-        if i >= len(found) or token not in ("*", found[i]):
-            return False
-    return len(wanted) == len(found)
 
 
 @dataclass

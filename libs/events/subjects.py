@@ -65,6 +65,17 @@ def plane(name: str, *tokens: str) -> str:
     return ".".join([ROOT, name, *tokens, ">"])
 
 
+def matches(pattern: str, subject: str) -> bool:
+    """NATS wildcards: ``*`` is one token, a final ``>`` one or more."""
+    wanted, found = pattern.split("."), subject.split(".")
+    for i, token in enumerate(wanted):
+        if token == ">":
+            return len(found) > i
+        if i >= len(found) or token not in ("*", found[i]):
+            return False
+    return len(wanted) == len(found)
+
+
 def elected(service: str) -> str:
     """The subject on which a service's elections stand: what its leader's decisions are fenced by."""
     return f"{ROOT}.evt.{service}.main.elected"
