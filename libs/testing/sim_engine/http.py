@@ -85,8 +85,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserCallbackError as problem:
-            raise problem.__context__ or problem  # a mistake of ours: the loop prints it and closes the connection
+        except httptools.HttpParserCallbackError:
+            raise  # a mistake of ours, not of the client: the loop prints it and closes the connection
         except httptools.HttpParserError:
             self.write(response(400, error(400, "this is not HTTP/1.1")))
             self.close()
