@@ -1,0 +1,1 @@
+"""The outside world: disk, folders and packages weights come from, HTTP."""

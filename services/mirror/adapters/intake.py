@@ -1,0 +1,271 @@
+"""Taking a version in: from a file, a folder, or an installed model package. Blocking; runs in a thread."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import logging
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from libs.events.library import WeightFile
+from libs.events.refusal import Refused
+
+from ..core.manifest import MOST_FILES, in_order
+from ..core.source import PackageSource, Source, is_licence_file, left_out, licence_in, path_problem
+from ..core.unsafe import HEAD_BYTES, unsafe_content, unsafe_name
+from .store import Store, WrongSum
+
+log = logging.getLogger("llmgw.mirror")
+
+REPORT_EVERY_S = 5.0
+MARGIN_BYTES = 256 * 1024 * 1024
+"""Left free on the disk after an import."""
+
+
+class Taken(NamedTuple):
+    files: tuple[WeightFile, ...]
+    licence: str
+    """What the files themselves say; may be empty."""
+
+
+class Found(NamedTuple):
+    """A file to take in."""
+
+    path: str
+    """Its path in the version."""
+    real: Path
+    size_bytes: int
+
+
+class GivenUp(Exception):
+    """The process stops; the import is tried again by the next leader."""
+
+
+class Intake:
+    """Imports one source at a time. ``stop`` may be called from another thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def take(self, source: Source, name: str) -> Taken:
+        """Bring every file of the source into the store. Raises Refused, and GivenUp after ``stop``."""
+        self._store.unpin()
+        try:
+            if isinstance(source, PackageSource):
+                return self._package(source.module, name)
+            return self._path(Path(source.path), name)
+        except OSError as error:
+            self._store.discard()
+            raise Refused.one("source", _disk_problem(error)) from None
+        except Refused:
+            self._store.discard()
+            raise
+
+    # a file or a folder
+
+    def _path(self, given: Path, name: str) -> Taken:
+        try:
+            root = given.resolve(strict=True)
+        except (FileNotFoundError, NotADirectoryError):
+            raise Refused.one("source", f"{given} does not exist on the mirror's machine") from None
+        except RuntimeError:
+            raise Refused.one("source", f"{given} is a link that leads to itself") from None
+        found = list(_folder(root)) if root.is_dir() else [_file(root.name, root)]
+        if not found:
+            raise Refused.one("source", f"{given} holds no file to import")
+        return self._take_all(found, name)
+
+    def _take_all(self, found: list[Found], name: str) -> Taken:
+        if len(found) > MOST_FILES:
+            raise Refused.one("source", f"{len(found)} files, {MOST_FILES} at most: import the folder of one model")
+        total = sum(file.size_bytes for file in found)
+        free = self._store.free_bytes() - MARGIN_BYTES
+        if total > free:
+            raise Refused.one(
+                "source", f"it needs {shown(total)} and {shown(max(0, free))} can be used on the mirror's disk"
+            )
+        for file in found:
+            with _opened(file) as source:
+                _head(file, source)
+        progress = Progress(name, total, self._stopped)
+        files = []
+        licence = ""
+        for file in found:
+            head, sha256, size = self._take_file(file, progress)
+            files.append(WeightFile(path=file.path, size_bytes=size, sha256=sha256))
+            if file.path.lower() == "readme.md":
+                licence = licence_in(head.decode("utf-8", "replace"))
+        return Taken(in_order(files), licence)
+
+    def _take_file(self, file: Found, progress: Progress) -> tuple[bytes, str, int]:
+        with _opened(file) as source:
+            before = os.fstat(source.fileno())
+            head = _head(file, source)
+            sha256, size = self._store.take_in(source, progress.moved)
+            after = os.fstat(source.fileno())
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or size != before.st_size:
+            raise Refused.one("source", f"{file.path} changed while it was read: import it when nothing writes to it")
+        return head, sha256, size
+
+    # a package
+
+    def _package(self, module_name: str, name: str) -> Taken:
+        module = _import(module_name)
+        file_name = Path(str(getattr(module, "MODEL_NAME", "") or f"{name}.gguf")).name
+        problem = path_problem(file_name) or unsafe_name(file_name)
+        if problem:
+            raise Refused.one("source", problem)
+        expected = str(getattr(module, "EXPECTED_SHA256", "") or "").lower()
+        log.info("import of %s: package %s puts %s together", name, module_name, file_name)
+        assembled = self._store.incoming()
+        try:
+            module.assemble(assembled)
+            with open(assembled, "rb") as written:
+                problem = unsafe_content(file_name, written.read(HEAD_BYTES))
+            if problem:
+                raise Refused.one("source", problem)
+            progress = Progress(name, assembled.stat().st_size, self._stopped)
+            sha256, size = self._store.take_over(assembled, expected, progress.moved)
+        except WrongSum as wrong:
+            raise Refused.one(
+                "source", f"{file_name}: {wrong} according to package {module_name}: install it again"
+            ) from None
+        except (Refused, GivenUp, OSError):
+            raise
+        except Exception as error:
+            raise Refused.one("source", f"package {module_name} failed: {type(error).__name__}: {error}") from None
+        finally:
+            assembled.unlink(missing_ok=True)
+        beside = _licence_files(module)
+        taken = self._take_all(beside, name) if beside else Taken((), "")
+        model_cards = [file.real for file in beside if file.path.lower().startswith("readme")]
+        licence = next(filter(None, (licence_in(card.read_text("utf-8", "replace")) for card in model_cards)), "")
+        weights = WeightFile(path=file_name, size_bytes=size, sha256=sha256)
+        return Taken(in_order((weights, *(f for f in taken.files if f.path != file_name))), licence)
+
+
+class Progress:
+    """Tells the log how far an import is, every few seconds."""
+
+    def __init__(self, name: str, total_bytes: int, stopped: threading.Event) -> None:
+        self._name = name
+        self._total = total_bytes
+        self._stopped = stopped
+        self._done = 0
+        self._started = self._told = time.monotonic()
+
+    def moved(self, count: int) -> None:
+        if self._stopped.is_set():
+            raise GivenUp
+        self._done += count
+        now = time.monotonic()
+        if now - self._told < REPORT_EVERY_S:
+            return
+        self._told = now
+        rate = self._done / (now - self._started)
+        log.info(
+            "import of %s: %s of %s, %s/s, %d s left",
+            *(self._name, shown(self._done), shown(self._total), shown(int(rate))),
+            max(0, self._total - self._done) / rate,
+        )
+
+
+def _opened(file: Found) -> BinaryIO:
+    return open(os.open(file.real, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0)
+
+
+def _head(file: Found, source: BinaryIO) -> bytes:
+    """The file's beginning. Raises Refused for what must not enter the library."""
+    head = os.pread(source.fileno(), HEAD_BYTES, 0)
+    problem = unsafe_content(file.path, head)
+    if problem:
+        raise Refused.one("source", problem)
+    return head
+
+
+def _folder(root: Path) -> Iterator[Found]:
+    """Files of a folder, by path. Links are followed as long as they stay inside it."""
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(names + [f for f in folders if os.path.islink(os.path.join(folder, f))]):
+            real = Path(folder, name)
+            path = real.relative_to(root).as_posix()
+            if left_out(path):
+                log.info("%s is left out", path)
+                continue
+            yield _file(path, _inside(real, path, root))
+
+
+def _inside(real: Path, path: str, root: Path) -> Path:
+    if not real.is_symlink():
+        return real
+    try:
+        target = real.resolve(strict=True)
+    except (OSError, RuntimeError):
+        raise Refused.one("source", f"{path} is a link that leads nowhere") from None
+    if not target.is_relative_to(root):
+        raise Refused.one(
+            "source", f"{path} is a link that leads out of the folder, to {target}: put the file itself there"
+        )
+    if target.is_dir():
+        raise Refused.one("source", f"{path} is a link to a folder: put the folder itself there")
+    return target
+
+
+def _file(path: str, real: Path) -> Found:
+    problem = path_problem(path) or unsafe_name(path)
+    if problem:
+        raise Refused.one("source", problem)
+    status = real.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        raise Refused.one("source", f"{path} is not a regular file")
+    return Found(path, real, status.st_size)
+
+
+def _import(module_name: str) -> Any:
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise Refused.one("source", f"{error}: install the package where the mirror runs") from None
+    if not callable(getattr(module, "assemble", None)):
+        raise Refused.one("source", f"{module_name} is not a model package: it has no assemble()")
+    return module
+
+
+def _licence_files(module: Any) -> list[Found]:
+    """Licence, terms and model card beside the module or in its data folder."""
+    home = Path(str(module.__file__)).resolve().parent
+    found: dict[str, Found] = {}
+    for folder in (home, home / "data"):
+        for real in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if is_licence_file(real.name) and real.is_file() and not real.is_symlink() and not left_out(real.name):
+                found.setdefault(real.name, _file(real.name, real))
+    return list(found.values())
+
+
+def _disk_problem(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the mirror's disk is full: {error}"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"the mirror may not read it: {error}"
+    return f"it could not be read or stored: {error}"
+
+
+def shown(size: int) -> str:
+    """A size for people: ``4.1 GB``."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"

@@ -1,0 +1,181 @@
+"""Files by their content on disk: ``store/sha256/ab/<sha256>``.
+
+A file stands under its name only once all of it is there, summed and on the disk; until then it has a name below
+``store/incoming`` that nothing serves. So a process killed at any moment leaves whole files or none.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import BinaryIO
+
+from libs.events.library import WeightFile
+
+log = logging.getLogger("llmgw.mirror")
+
+BLOCK_BYTES = 4 * 1024 * 1024
+
+Moved = Callable[[int], None]
+"""Told how many more bytes have been read. May raise to give up."""
+
+
+class WrongSum(Exception):
+    """A file is not the one that was expected."""
+
+
+class Store:
+    """Blocking; called from threads. Placing and deleting exclude each other."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._files = data_dir / "store" / "sha256"
+        self._incoming = data_dir / "store" / "incoming"
+        self._lock = threading.Lock()
+        self._pinned: set[str] = set()
+        self._fresh: set[str] = set()
+        self._count = 0
+
+    def open(self) -> None:
+        """Make the folders; drop what an earlier process left half done."""
+        self._files.mkdir(parents=True, exist_ok=True)
+        self._incoming.mkdir(exist_ok=True)
+        for left_over in self._incoming.iterdir():
+            log.info("dropping %s, left by an import that did not end", left_over.name)
+            left_over.unlink()
+
+    def path(self, sha256: str) -> Path:
+        return self._files / sha256[:2] / sha256
+
+    def has(self, file: WeightFile) -> bool:
+        """Whether the file is here with the right length. Its sum was right when it was placed."""
+        try:
+            return self.path(file.sha256).stat().st_size == file.size_bytes
+        except FileNotFoundError:
+            return False
+
+    def free_bytes(self) -> int:
+        stat = os.statvfs(self._incoming)
+        return stat.f_bavail * stat.f_frsize
+
+    def incoming(self) -> Path:
+        """A new name to write to. What stands there is lost unless it is placed."""
+        with self._lock:
+            self._count += 1
+            return self._incoming / f"{os.getpid()}-{self._count}"
+
+    def take_in(self, source: BinaryIO, moved: Moved) -> tuple[str, int]:
+        """Copy an open file into the store; returns its sum and length. Raises OSError, and what ``moved`` raises."""
+        name = self.incoming()
+        try:
+            with open(name, "xb", buffering=0) as out:
+                sha256, size = copy(source, out, moved)
+            self._place(name, sha256)
+        except BaseException:
+            name.unlink(missing_ok=True)
+            raise
+        return sha256, size
+
+    def take_over(self, name: Path, expected: str, moved: Moved) -> tuple[str, int]:
+        """Take a file that was written to a name from ``incoming``; returns its sum and length.
+
+        Raises WrongSum unless its sum is ``expected``, where that is not empty.
+        """
+        try:
+            with open(name, "rb", buffering=0) as written:
+                sha256, size = copy(written, None, moved)
+            if expected and sha256 != expected:
+                raise WrongSum(f"its SHA-256 is {sha256} but should be {expected}")
+            self._place(name, sha256)
+        except BaseException:
+            name.unlink(missing_ok=True)
+            raise
+        return sha256, size
+
+    def _place(self, name: Path, sha256: str) -> None:
+        """One rename makes the file visible, after its bytes are on the disk. An older copy is replaced by it: they are
+        equal, unless the older one went bad."""
+        with open(name, "rb") as written:
+            os.fsync(written.fileno())
+        target = self.path(sha256)
+        with self._lock:
+            self._pinned.add(sha256)
+            if not target.exists():
+                self._fresh.add(sha256)
+            if not target.parent.exists():
+                target.parent.mkdir(exist_ok=True)
+                _sync_folder(target.parent.parent)
+            name.chmod(0o444)
+            name.replace(target)
+        _sync_folder(target.parent)
+
+    def unpin(self) -> None:
+        """Files of the last import may be deleted again: it is over."""
+        with self._lock:
+            self._pinned.clear()
+            self._fresh.clear()
+
+    def named(self, sums: AbstractSet[str]) -> None:
+        """The log names these files: from now on it says whether they may be deleted."""
+        with self._lock:
+            self._pinned -= sums
+            self._fresh -= sums
+
+    def discard(self) -> None:
+        """Delete what the last import brought: it failed."""
+        with self._lock:
+            fresh = self._fresh
+            self._pinned, self._fresh = set(), set()
+        self.delete(fresh)
+
+    def delete(self, sums: Iterable[str]) -> int:
+        """Delete files, save those a running import has placed; returns the bytes freed."""
+        freed = 0
+        for sha256 in sums:
+            with self._lock:
+                if sha256 in self._pinned:
+                    continue
+                try:
+                    size = self.path(sha256).stat().st_size
+                    self.path(sha256).unlink()
+                except FileNotFoundError:
+                    continue
+            freed += size
+        return freed
+
+
+def copy(source: BinaryIO, out: BinaryIO | None, moved: Moved) -> tuple[str, int]:
+    """Sum a file, writing it out on the way if wanted; returns sum and length."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(BLOCK_BYTES))
+    size = 0
+    while count := source.readinto(buffer):  # type: ignore[attr-defined]
+        block = buffer[:count]
+        digest.update(block)
+        if out is not None:
+            _write(out, block)
+        size += count
+        moved(count)
+    return digest.hexdigest(), size
+
+
+def _write(out: BinaryIO, block: memoryview) -> None:
+    while block:
+        block = block[out.write(block) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network filesystems do not sync folders; there the server orders the rename itself.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)

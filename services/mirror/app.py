@@ -1,0 +1,137 @@
+"""The mirror: decides on the library while it leads, hands out its copies always."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+
+from libs.bus import Authority, Bus, BusAway
+from libs.events import Command, Event
+from libs.events.commands import ImportVersion
+from libs.events.library import MirrorServing
+from libs.events.questions import Examined, ExamineMirror, LibraryAnswer, ListLibrary
+from libs.events.views import LibraryEntry
+from libs.runtime.clock import utc_now
+
+from .adapters.http import FileServer
+from .adapters.store import Store
+from .core.state import State, decide, entries, evolve
+from .library import Library
+from .settings import MirrorSettings
+from .views import LibraryView
+
+log = logging.getLogger("llmgw.mirror")
+
+SUBJECTS = ("llmgw.evt.library.>", "llmgw.evt.mirror.>", "llmgw.evt.model.>")
+EVERYWHERE = ("", "0.0.0.0", "::")
+
+
+class Mirror:
+    def __init__(self, settings: MirrorSettings, bus: Bus) -> None:
+        self._settings = settings
+        self._bus = bus
+        self._store = Store(settings.data_dir)
+        self._library = Library(self._store, lambda: self._authority.state)
+        self._view = LibraryView(bus.view("library", LibraryEntry))
+        self._files: FileServer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._said = False
+        self._authority: Authority[State] = Authority(
+            bus,
+            "mirror",
+            settings.instance,
+            subjects=SUBJECTS,
+            initial=State(),
+            evolve=self._fold,
+            decide=decide,
+            work=self._work,
+            on_change=self._publish,
+            owns=("library", "mirror"),
+        )
+
+    @property
+    def url(self) -> str:
+        """How nodes reach it."""
+        if self._settings.public_url:
+            return self._settings.public_url.rstrip("/")
+        host = self._settings.host
+        port = self._files.port if self._files else self._settings.port
+        return f"http://{socket.gethostname() if host in EVERYWHERE else host}:{port}"
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._store.open)
+        self._files = FileServer(self._settings.host, self._settings.port, self._store, lambda: self._library.shelf)
+        self._files.start()
+        log.info("files are served at %s", self.url)
+        await self._authority.start()
+        self._tasks = [
+            asyncio.create_task(self._keep(), name="library"),
+            asyncio.create_task(self._say_where(), name="address"),
+        ]
+        await self._bus.answer("mirror", {ExamineMirror: self._examine, ListLibrary: self._list})
+
+    async def stop(self) -> None:
+        self._library.stop()
+        await self._authority.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._files is not None:
+            await asyncio.to_thread(self._files.stop)
+
+    def not_ready(self) -> list[str]:
+        reasons = self._authority.not_ready()
+        if not self._said:
+            reasons.append("its address is not on the log yet")
+        return reasons + self._library.shelf.missing()
+
+    def _fold(self, state: State, event: Event, position: int) -> State:
+        self._library.changed()
+        return evolve(state, event, position)
+
+    async def _publish(self, state: State, position: int) -> None:
+        # First served, then announced.
+        await self._library.settle()
+        await self._view.refresh(state, position)
+
+    async def _work(self, command: Command, command_id: str, event: Event | None) -> Event | None:
+        return await self._library.bring(command) if isinstance(command, ImportVersion) else event
+
+    async def _caught_up(self) -> None:
+        while not self._authority.caught_up:  # noqa: ASYNC110 - once per start, and there is no event for it
+            await asyncio.sleep(0.02)
+
+    async def _keep(self) -> None:
+        # Before the log is read to its end, files of versions added later would look like files nobody has.
+        await self._caught_up()
+        self._library.changed()
+        await self._library.keep()
+
+    async def _say_where(self) -> None:
+        """Put the address on the log, when it is not what the log says already."""
+        await self._caught_up()
+        mirror_id = self._settings.instance
+        while True:
+            known = self._authority.state.mirrors.get(mirror_id)
+            if known is not None and known.url == self.url:
+                break
+            serving = MirrorServing(at=utc_now(), mirror_id=mirror_id, url=self.url)
+            try:
+                # Named after what it replaces: said twice it is one event, said again after another it is a new one.
+                await self._bus.append(serving, cause=f"{mirror_id}:serving:{known.position if known else 0}")
+                break
+            except BusAway as why:
+                log.warning("the address cannot be put on the log: %s; trying again", why)
+        self._said = True
+
+    async def _examine(self, question: ExamineMirror) -> Examined:
+        return self._authority.examine(question.command)
+
+    async def _list(self, question: ListLibrary) -> LibraryAnswer:
+        known = entries(self._authority.state)
+        return LibraryAnswer(entries=tuple(known[name] for name in sorted(known)))
+
+
+def build(settings: MirrorSettings, bus: Bus) -> Mirror:
+    return Mirror(settings, bus)

@@ -1,0 +1,142 @@
+"""What the log says about the library, and what a command does to it."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+import msgspec
+
+from libs.events.commands import ImportVersion, RemoveVersion
+from libs.events.contract import Command, Event
+from libs.events.leadership import MirrorElected
+from libs.events.library import LibraryVersion, MirrorServing, VersionAdded, VersionRemoved, WeightFile
+from libs.events.model import ModelDefined, ModelRemoved
+from libs.events.refusal import Refused
+from libs.events.views import LibraryEntry
+
+from .source import parse_source
+
+NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
+
+
+class Serving(msgspec.Struct, frozen=True):
+    url: str
+    position: int
+    """Sequence of the event that said so."""
+
+
+class State(msgspec.Struct, kw_only=True):
+    versions: dict[str, dict[str, LibraryVersion]] = {}
+    """Name to version to files; the version added last stands last."""
+    mirrors: dict[str, Serving] = {}
+    former: set[str] = set()
+    """Sums of files only removed versions had: what may be deleted from a store. A file the log never named stays."""
+    sources: dict[str, str] = {}
+    """Model to its source, where that is the library."""
+    election: int = 0
+    """Sequence of the newest election."""
+
+    def files(self) -> dict[str, WeightFile]:
+        """Every file of the library by its sum."""
+        return {
+            file.sha256: file
+            for versions in self.versions.values()
+            for version in versions.values()
+            for file in version.files
+        }
+
+    def has(self, version: LibraryVersion) -> bool:
+        return version.version in self.versions.get(version.name, {})
+
+
+def evolve(state: State, event: Event, position: int) -> State:
+    """Fold one event of the log into the state, in place."""
+    match event:
+        case VersionAdded(name=name, version=version):
+            versions = state.versions.setdefault(name, {})
+            versions.pop(version.version, None)
+            versions[version.version] = version
+            state.former.difference_update(file.sha256 for file in version.files)
+        case VersionRemoved(name=name, version=removed):
+            gone = state.versions.get(name, {}).pop(removed, None)
+            if gone is not None and not state.versions[name]:
+                del state.versions[name]
+            if gone is not None:
+                state.former |= {file.sha256 for file in gone.files} - state.files().keys()
+        case MirrorServing():
+            state.mirrors[event.mirror_id] = Serving(event.url, position)
+        case ModelDefined() if event.spec.source:
+            state.sources[event.model] = event.spec.source
+        case ModelDefined() | ModelRemoved():
+            state.sources.pop(event.model, None)
+        case MirrorElected():
+            state.election = position
+    return state
+
+
+def decide(state: State, command: Command, command_id: str, now: datetime) -> Event | None:
+    """The event a command causes. An import's event is made once its files are here. Raises Refused."""
+    match command:
+        case ImportVersion():
+            if not NAME.match(command.name):
+                raise Refused.one(
+                    "name",
+                    f"{command.name!r} is not a name: lower-case letters, digits, '.', '_' and '-', 63 at most",
+                )
+            parse_source(command.source)
+            return None
+        case RemoveVersion():
+            return _remove(state, command, now)
+        case _:
+            raise Refused.one("", f"the mirror takes no command {type(command).__name__}")
+
+
+def _remove(state: State, command: RemoveVersion, now: datetime) -> Event:
+    versions = state.versions.get(command.name)
+    if versions is None:
+        known = ", ".join(sorted(state.versions)) or "nothing"
+        raise Refused.one("name", f"the library has no {command.name!r}; it has: {known}")
+    version = versions.get(command.version)
+    if version is None:
+        raise Refused.one(
+            "version", f"{command.name!r} has no version {command.version!r}; it has: {', '.join(versions)}"
+        )
+    pinned = f"library:{command.name}@{command.version}"
+    newest = f"library:{command.name}" if len(versions) == 1 else pinned
+    users = sorted(model for model, source in state.sources.items() if source in (pinned, newest))
+    if users:
+        raise Refused.one("version", f"{', '.join(users)} runs on it: remove the model or change its source first")
+    freed, kept = _shares(state, version)
+    return VersionRemoved(at=now, name=command.name, version=command.version, freed_bytes=freed, kept_bytes=kept)
+
+
+def _shares(state: State, version: LibraryVersion) -> tuple[int, int]:
+    """Bytes only this version has, and bytes it shares with others. A file it holds twice counts once."""
+    others = {
+        file.sha256
+        for versions in state.versions.values()
+        for other in versions.values()
+        if other is not version
+        for file in other.files
+    }
+    sizes = {file.sha256: file.size_bytes for file in version.files}
+    kept = sum(size for sha256, size in sizes.items() if sha256 in others)
+    return sum(sizes.values()) - kept, kept
+
+
+def entries(state: State) -> dict[str, LibraryEntry]:
+    """The view ``library``, whole."""
+    mirrors = tuple(state.mirrors[mirror_id].url for mirror_id in sorted(state.mirrors))
+    out: dict[str, LibraryEntry] = {}
+    for name, versions in state.versions.items():
+        latest = next(reversed(versions.values()))
+        out[name] = LibraryEntry(
+            name=name,
+            versions={version.version: version.files for version in versions.values()},
+            latest=latest.version,
+            mirrors=mirrors,
+            source=latest.source,
+            licence=latest.licence,
+        )
+    return out

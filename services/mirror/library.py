@@ -1,0 +1,114 @@
+"""The mirror's own copies: brought in by imports, deleted after removals, laid out for whoever fetches."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from typing import TypeVar
+
+from libs.bus import Again
+from libs.events import Event
+from libs.events.commands import ImportVersion
+from libs.events.library import LibraryVersion, VersionAdded
+
+from .adapters.intake import GivenUp, Intake, shown
+from .adapters.store import Store
+from .core.manifest import version_of
+from .core.source import parse_source
+from .core.state import State
+from .shelf import Shelf, stocktaking
+
+log = logging.getLogger("llmgw.mirror")
+
+T = TypeVar("T")
+AGAIN_S = 5.0
+"""After the disk failed."""
+
+
+class Library:
+    """Follows the state: ``keep`` runs as long as the mirror does, and acts whenever ``changed`` was called."""
+
+    def __init__(self, store: Store, state: Callable[[], State]) -> None:
+        self._store = store
+        self._state = state
+        self._intake = Intake(store)
+        self._changed = asyncio.Event()
+        self._settling = asyncio.Lock()
+        # Imports come one at a time (commands do); stocktaking goes on meanwhile.
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="store")
+        self._told: list[str] = []
+        self.shelf = Shelf()
+
+    def changed(self) -> None:
+        self._changed.set()
+
+    async def keep(self) -> None:
+        while True:
+            await self._changed.wait()
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Make shelf and store what the state says, if it changed since the last time."""
+        async with self._settling:
+            if not self._changed.is_set():
+                return
+            self._changed.clear()
+            try:
+                await self._settle()
+            except OSError as error:
+                log.error("the store cannot be looked through: %s; trying again in %g s", error, AGAIN_S)
+                asyncio.get_running_loop().call_later(AGAIN_S, self._changed.set)
+
+    async def _settle(self) -> None:
+        state = self._state()
+        versions = [version for versions in state.versions.values() for version in versions.values()]
+        former = sorted(state.former)
+        self._store.named(state.files().keys())
+        self.shelf = await self._in_thread(partial(stocktaking, self._store, versions))
+        missing = self.shelf.missing()
+        for sentence in missing:
+            if sentence not in self._told:
+                log.error("%s", sentence)
+        self._told = missing
+        # Only after the shelf no longer has them: nobody is promised a file that goes away.
+        freed = await self._in_thread(partial(self._store.delete, former))
+        if freed:
+            log.info("%s freed: files no version has any more", shown(freed))
+
+    async def bring(self, command: ImportVersion) -> Event | None:
+        """Bring a version's files here; the event that adds it, or None when the library has it.
+
+        Raises Refused, and Again when the process stops.
+        """
+        log.info("import of %s from %s begins", command.name, command.source)
+        source = parse_source(command.source)
+        try:
+            taken = await self._in_thread(partial(self._intake.take, source, command.name))
+        except GivenUp:
+            raise Again("the mirror stops: the import begins again when one is back") from None
+        version = LibraryVersion(
+            name=command.name,
+            version=version_of(taken.files),
+            files=taken.files,
+            source=command.source,
+            licence=command.licence or taken.licence,
+        )
+        size = sum(file.size_bytes for file in taken.files)
+        log.info(
+            "import of %s: %d files, %s, version %s", *(command.name, len(taken.files), shown(size), version.version)
+        )
+        if self._state().has(version):
+            self.changed()  # files that were missing are here again
+            return None
+        return VersionAdded(at=datetime.now(UTC), name=version.name, version=version)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def stop(self) -> None:
+        self._intake.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)

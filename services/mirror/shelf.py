@@ -1,0 +1,56 @@
+"""What this mirror hands out: the files of the library that are here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from libs.events import encode
+from libs.events.library import LibraryVersion, WeightFile
+
+from .adapters.store import Store
+
+
+@dataclass(frozen=True)
+class Manifest:
+    body: bytes
+    """The version as JSON."""
+    etag: str
+    missing: tuple[str, ...]
+    """Paths of files that should be here and are not."""
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """A snapshot; replaced as a whole, so threads read it without a lock."""
+
+    files: dict[str, WeightFile] = field(default_factory=dict)
+    """By sum; only files that are here, whole."""
+    manifests: dict[tuple[str, str], Manifest] = field(default_factory=dict)
+    latest: dict[str, str] = field(default_factory=dict)
+
+    def missing(self) -> list[str]:
+        """One sentence for each version that is not all here."""
+        return [
+            f"{name}@{version}: {len(manifest.missing)} files are not here, as {manifest.missing[0]}: import it again"
+            for (name, version), manifest in self.manifests.items()
+            if manifest.missing
+        ]
+
+
+def stocktaking(store: Store, versions: Iterable[LibraryVersion]) -> Shelf:
+    """Look what is here of the library; ``versions`` of a name in the order they were added. Blocking."""
+    shelf = Shelf()
+    for version in versions:
+        missing = []
+        for file in version.files:
+            if file.sha256 in shelf.files or store.has(file):
+                shelf.files[file.sha256] = file
+            else:
+                missing.append(file.path)
+        body = encode(version)
+        etag = f'"{hashlib.sha256(body).hexdigest()}"'
+        shelf.manifests[version.name, version.version] = Manifest(body, etag, tuple(missing))
+        shelf.latest[version.name] = version.version
+    return shelf
