@@ -21,6 +21,7 @@ from libs.events.leadership import ELECTIONS
 from libs.events.questions import Examined
 from libs.events.refusal import Refused
 from libs.events.subjects import elected as elected_subject
+from libs.events.subjects import matches
 
 from .bus import Bus, Fence, NotLeader
 from .delivery import MESSAGE_ID, REPLY, Delivery
@@ -80,7 +81,7 @@ class Authority(Generic[S]):
         self._service = service
         self.instance = instance
         elections = elected_subject(service)
-        covered = any(elections == s or (s.endswith(">") and elections.startswith(s[:-1])) for s in subjects)
+        covered = any(matches(subject, elections) for subject in subjects)
         self._subjects = tuple(subjects) if covered else (*subjects, elections)
         self._evolve = evolve
         self._decide = decide
