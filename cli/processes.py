@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Iterable
 
@@ -31,23 +33,23 @@ def alive(process: Seen) -> bool:
     return found is not None
 
 
-def end(processes: Iterable[Seen], grace_s: float = 10.0) -> list[Seen]:
-    """Ask every process and everything below it to end, kill what is left after the grace; those that had to be."""
-    trees: list[psutil.Process] = []
-    for one in processes:
-        found = _process(one)
-        if found is not None:
-            with contextlib.suppress(psutil.Error):
-                trees += [found, *found.children(recursive=True)]
-    for process in trees:
+def end(processes: Iterable[Seen], grace_s: float = 20.0) -> None:
+    """Ask these processes to end; after the grace kill those that did not, with their process groups.
+
+    What they started is theirs to end: an agent's engines live on, in groups of their own.
+    """
+    found = [one for one in map(_process, processes) if one is not None]
+    for process in found:
         with contextlib.suppress(psutil.Error):
             process.terminate()
-    _, left = psutil.wait_procs(trees, timeout=grace_s)
+    _, left = psutil.wait_procs(found, timeout=grace_s)
     for process in left:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(process.pid) == process.pid:
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
     psutil.wait_procs(left, timeout=5.0)
-    return [Seen(process.pid, 0.0) for process in left]
 
 
 def wait_gone(process: Seen, deadline_s: float) -> bool:

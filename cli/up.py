@@ -138,7 +138,7 @@ def down(state_dir: Path | None, out: Output) -> None:
         out.one({"stopped": True}, [f"stopped the cluster in {home.root}"])
         return
     left = {name: one.process for name, one in record.parts.items() if alive(one.process)}
-    end(left.values(), grace_s=30)
+    end(left.values())
     asyncio.run(stop_engines(home, record.agents, lambda line: click.echo(line, err=True)))
     home.endpoint_file.unlink(missing_ok=True)
     if record.parts:
