@@ -211,6 +211,8 @@ class ShardLife:
             raise Failure("refused", refusal)
         key = self._key()
         self._report(ShardStarting, engine=wanted.engine)
+        # From here on its room is taken: the next shard that asks finds less.
+        self._write(phase="fetching")
         weights = await self._weights(engine)
         async with node.devices(wanted.devices):
             for attempt in (1, 2):
@@ -237,7 +239,6 @@ class ShardLife:
         weights = self.wanted.weights
         if weights is None:
             return None
-        self._write(phase="fetching")
         progress = Progress(self.wanted.startup_timeout_s)
         bringing = asyncio.create_task(self._node.fetching.ensure(weights, progress.advance))
         try:

@@ -62,19 +62,20 @@ class Supervisor:
 
     def promised_mb(self, but: ShardWanted) -> int:
         """Memory other shards were promised and have not taken yet."""
-        return outstanding_mb(
-            (life.wanted.memory_mb, life.usage.rss_mb if life.usage else 0)
-            for life in self.lives.values()
-            if not life.ended and life.wanted.shard_id != but.shard_id
-        )
+        held = ((life.wanted.memory_mb, life.usage.rss_mb if life.usage else 0) for life in self._housed(but))
+        return outstanding_mb(held)
 
     def reserved_mb(self, but: ShardWanted) -> int:
         """Memory other shards reserved."""
-        return sum(
-            life.wanted.memory_mb
+        return sum(life.wanted.memory_mb for life in self._housed(but))
+
+    def _housed(self, but: ShardWanted) -> list[ShardLife]:
+        """Shards that were given room here, except one."""
+        return [
+            life
             for life in self.lives.values()
-            if not life.ended and life.wanted.shard_id != but.shard_id
-        )
+            if not life.ended and life.record.phase != "accepted" and life.wanted.shard_id != but.shard_id
+        ]
 
     async def measure(self, elapsed_s: float) -> None:
         """Read what every engine uses."""

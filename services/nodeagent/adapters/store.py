@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from libs.events.views import WeightsWanted
 from ..core.weights import pickled
 from . import durable
 
-BLOCK = 1024 * 1024
+BLOCK = 256 * 1024
 
 _KEPT_FREE_BYTES = 512 * 1024 * 1024
 """Never fill a disk to the last byte: logs, state and the system itself live on it."""
@@ -43,6 +44,7 @@ class Store:
         self._content = root / "content"
         self._parts = root / "parts"
         self._models = root / "models"
+        self._linking = threading.Lock()
         for folder in (self._content, self._parts, self._models):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -107,6 +109,10 @@ class Store:
 
     def link(self, weights: WeightsWanted) -> Path:
         """The folder of a version whose files are all here, each a link into the content."""
+        with self._linking:
+            return self._link(weights)
+
+    def _link(self, weights: WeightsWanted) -> Path:
         folder = self._models / weights.name / weights.version
         for file in weights.files:
             link = folder / file.path

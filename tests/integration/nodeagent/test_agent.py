@@ -135,13 +135,19 @@ async def test_a_start_without_progress_ends(box: Box) -> None:
     assert box.engine_pids() == {}
 
 
+QUICK = """
+from services.nodeagent import life
+life._PROBE_S, life._DRAINED_AFTER_S = 0.1, 0.5
+"""
+
+
 async def test_a_hung_engine_is_given_up_and_a_busy_one_is_not(box: Box) -> None:
-    box.settings = msgspec.structs.replace(box.settings, stuck_after_s=3.0)
-    box.start_agent()
+    box.settings = msgspec.structs.replace(box.settings, stuck_after_s=1.5)
+    box.start_agent(QUICK)
     await box.want(shard("r-1-0", args=("--hang-after", "5")), shard("r-2-0", args=("--tok-s", "2")))
     await box.next(ShardReady, 2)
     urls = {ready.shard_id: ready.url for ready in box.of(ShardReady)}
-    body = b'{"model": "demo", "prompt": "x", "max_tokens": 30}'
+    body = b'{"model": "demo", "prompt": "x", "max_tokens": 6}'
 
     def ask(url: str) -> bytes:
         request = urllib.request.Request(f"{url}/v1/completions", body, {"content-type": "application/json"})
@@ -161,7 +167,7 @@ async def test_a_hung_engine_is_given_up_and_a_busy_one_is_not(box: Box) -> None
 
 
 async def test_a_drained_shard_stops_when_its_last_request_is_done(box: Box) -> None:
-    box.start_agent()
+    box.start_agent(QUICK)
     await box.want(shard())
     ready = await box.next(ShardReady)
     await box.want(shard(draining=True))
