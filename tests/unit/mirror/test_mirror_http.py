@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from libs.events.library import LibraryVersion
+from services.mirror.adapters import http as module
 from services.mirror.adapters.http import FileServer
 from services.mirror.adapters.intake import Intake
 from services.mirror.adapters.store import Store
@@ -186,6 +187,13 @@ def test_a_connection_too_many_is_turned_away(served: Served) -> None:
     first.close()
     second.close()
     small.stop()
+
+
+def test_a_connection_that_asks_nothing_is_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 1)
+    idle = socket.create_connection(("127.0.0.1", served.server.port), timeout=5)
+    assert idle.recv(100) == b""
+    idle.close()
 
 
 def test_stopping_cuts_a_reader_that_does_not_read(served: Served) -> None:
