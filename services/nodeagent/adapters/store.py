@@ -96,7 +96,7 @@ class Store:
             part.unlink(missing_ok=True)
             raise Rejected(f"{file.path} has the SHA-256 {found_sha256} and should have {file.sha256}; it was deleted")
         with part.open("rb") as opened:
-            suspicious = pickled(opened.read(8))
+            suspicious = pickled(opened.read(16))
         if suspicious:
             part.unlink(missing_ok=True)
             raise Rejected(f"{file.path} is a pickle inside, which runs code when it is loaded; it was deleted")

@@ -8,6 +8,9 @@ from libs.events.views import WeightsWanted
 
 _PICKLED = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
 
+_LONGEST_HEADER_BYTES = 100_000_000
+"""Of a safetensors file, by its format."""
+
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -33,8 +36,14 @@ def refusal(weights: WeightsWanted) -> str | None:
 
 
 def pickled(beginning: bytes) -> bool:
-    """Whether a file that begins like this is a pickle (or torch's zip of pickles), whatever its name says."""
+    """Whether a file that begins like this is a pickle (or torch's zip of pickles), whatever its name says.
+
+    Sixteen bytes are enough. A safetensors file begins with the length of its JSON header, which may look like a
+    pickle's first two bytes: a header of 640 bytes does.
+    """
     if beginning[:4] == b"PK\x03\x04":
         return True
+    if beginning[8:9] == b"{" and int.from_bytes(beginning[:8], "little") <= _LONGEST_HEADER_BYTES:
+        return False
     # The opcode PROTO and the protocol's number; protocols 0 and 1 have no beginning of their own.
     return len(beginning) > 1 and beginning[0] == 0x80 and 2 <= beginning[1] <= 5

@@ -146,5 +146,6 @@ def test_pickles_are_known_by_their_beginning() -> None:
         assert rules.pickled(pickle.dumps({"a": 1}, protocol))
     assert rules.pickled(b"PK\x03\x04rest")
     assert not rules.pickled(b"GGUF\x03\x00")
+    assert not rules.pickled((640).to_bytes(8, "little") + b'{"w": {')  # safetensors
     assert not rules.pickled(b"\x80")
     assert not rules.pickled(b"")
