@@ -47,7 +47,7 @@ def judge(check: Check, policies: Mapping[str, Policy], keep_going: Callable[[],
     no the check counts as unjudged.
 
     A check that could not be judged to the end carries ``problem``; ``allow`` is then true only if every
-    enforced policy concerned fails open. A block that was found stands in any case.
+    enforced policy concerned fails open. A block found before that is the verdict: nothing is left open then.
     """
     names = tuple(dict.fromkeys(check.policies))
     applied = [policies[name] for name in names if name in policies]
@@ -70,12 +70,7 @@ def judge(check: Check, policies: Mapping[str, Policy], keep_going: Callable[[],
     refused_by = next((f for f in findings if f.enforced and f.action == "block"), None)
     if refused_by is not None:
         return Verdict(
-            check_id=check.check_id,
-            allow=False,
-            rule=refused_by.rule,
-            policy=refused_by.policy,
-            findings=findings,
-            problem=problem,
+            check_id=check.check_id, allow=False, rule=refused_by.rule, policy=refused_by.policy, findings=findings
         )
     if problem is not None:
         fails_open = not unknown and all(p.spec.fail == "open" for p in applied if p.spec.mode == "enforce")
