@@ -206,7 +206,8 @@ def _version_added(e: library.VersionAdded) -> str:
 
 @_says(library.VersionRemoved)
 def _version_removed(e: library.VersionRemoved) -> str:
-    return f"weights {e.name} version {e.version} removed"
+    kept = f", {_size(e.kept_bytes)} shared with other versions stay" if e.kept_bytes else ""
+    return f"weights {e.name} version {e.version} removed: {_size(e.freed_bytes)} freed{kept}"
 
 
 @_says(library.MirrorServing)
