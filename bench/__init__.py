@@ -1,0 +1,1 @@
+"""Measurements: what the gateway costs, against the engine directly."""

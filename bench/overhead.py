@@ -1,0 +1,263 @@
+"""What the gateway adds: one simulated engine, asked directly and through llmgw.
+
+    python -m bench.overhead                  the table; about three minutes
+    python -m bench.overhead --repeats 1      a look
+    python -m bench.overhead --out FILE       every single measurement as JSON too
+
+Starts a whole cluster in a directory of its own (``llmgw up --no-model --fleet``), with everything on that is on in
+use: the key is checked, requests a minute are counted, the demo's policy observes, usage is metered and billed.
+Directly and through alternate in every repeat, with the order turned round each time; the table shows medians.
+Generator, engine, gateway and everything else share this machine's cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.processes import cpu_s, family, machine_cpu_s
+from cli.home import Home
+from libs.bus import BusSettings, connect
+from libs.events.views import Route
+from libs.runtime.secrets import decode_fleet_secret, engine_key
+
+MODEL = "sim"
+FLEET = f"""
+machines:
+  - id: bench
+    cores: 8
+    memory_mb: 16384
+models:
+  - name: {MODEL}
+    profiles:
+      - name: cpu
+        engine: sim
+        memory_mb: 1024
+        cores: 1
+        parallel: 256
+prices:
+  - model: {MODEL}
+    prompt_micros: 1000
+    completion_micros: 3000
+"""
+RPM = 100_000_000
+"""High enough to refuse nothing: the count is kept all the same."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    name: str
+    what: str
+    arguments: tuple[str, ...]
+    duration_s: float
+
+
+def whole(concurrency: int, duration_s: float) -> Phase:
+    arguments = ("--concurrency", str(concurrency), "--tok-s", "0")
+    return Phase(f"c{concurrency}", f"not streamed, {concurrency} at once", arguments, duration_s)
+
+
+PHASES = (
+    whole(1, 3.0),
+    whole(8, 3.0),
+    whole(32, 4.0),
+    Phase(
+        "s64",
+        "streams of 64 tokens at 500 tokens/s, 64 at once",
+        ("--stream", "--concurrency", "64", "--tok-s", "500"),
+        5.0,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is asked. ``parts``: the processes whose CPU time counts, by part of llmgw; engines and agents do not."""
+
+    name: str
+    url: str
+    key: str
+    parts: Mapping[str, frozenset[int]]
+
+    def cpu_s(self) -> dict[str, float]:
+        return {part: cpu_s(pids) for part, pids in self.parts.items()}
+
+
+@contextmanager
+def cluster(state: Path) -> Iterator[Home]:
+    """A cluster that answers, stopped at the end."""
+    fleet = state / "fleet.yaml"
+    state.mkdir(parents=True, exist_ok=True)
+    fleet.write_text(FLEET)
+    try:
+        llmgw("up", "--detach", "--no-model", "--port", "0", "--fleet", str(fleet), "--state-dir", str(state))
+        yield Home(state)
+    finally:
+        llmgw("down", "--state-dir", str(state))
+
+
+def llmgw(*arguments: str) -> str:
+    """Run the command; its output. A failure ends the benchmark with what it said."""
+    command = [sys.executable, "-m", "cli.main", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"bench: `llmgw {' '.join(arguments)}` failed with exit status {done.returncode}")
+    return done.stdout
+
+
+async def engine_of(home: Home) -> Target:
+    """The engine itself, with the key that only its gateways and its agent know."""
+    bus = await connect(BusSettings(url=home.endpoint().nats_url, credentials=home.identity("operator")))
+    try:
+        route = await bus.view("routes", Route).get(MODEL)
+    finally:
+        await bus.close()
+    assert route is not None
+    (endpoint,) = route.endpoints
+    secret_file = home.secret("fleet.secret")
+    secret = decode_fleet_secret(secret_file.read_text(), str(secret_file))
+    return Target("direct", f"{endpoint.url}/v1", engine_key(secret, endpoint.replica_id, endpoint.generation), {})
+
+
+def gateway_of(home: Home) -> Target:
+    made = json.loads(
+        llmgw("key", "create", "demo/demo/demo", "--rpm", str(RPM), "--json", "--state-dir", str(home.root))
+    )
+    roots = {name: part.process.pid for name, part in home.record().parts.items() if not name.startswith("nodeagent")}
+    parts = {name: frozenset(family([pid])) for name, pid in roots.items()}
+    return Target("llmgw", home.endpoint().base_url, made["key"], parts)
+
+
+def measure(target: Target, phase: Phase, scale: float) -> dict[str, Any]:
+    """One run of the load generator. A wrong answer ends the benchmark: its figures would mean nothing."""
+    duration_s = phase.duration_s * scale
+    command = [sys.executable, "-m", "bench.load", target.url, "--model", MODEL, *phase.arguments]
+    command += ["--duration", str(duration_s)]
+    environment = {**os.environ, "BENCH_KEY": target.key}
+    before, machine_before = target.cpu_s(), machine_cpu_s()
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, text=True, check=False)
+    used, machine_s = target.cpu_s(), machine_cpu_s() - machine_before
+    report: dict[str, Any] = json.loads(done.stdout or "{}")
+    if done.returncode != 0:
+        raise SystemExit(f"bench: {target.name}, {phase.what}: {report.get('errors')} {report.get('sample', '')}")
+    thousands = report["completed"] / 1000
+    report |= {"phase": phase.name, "target": target.name, "machine_cpu_s": round(machine_s, 2)}
+    if target.parts:
+        each = {part: round((used[part] - before[part]) / thousands, 4) for part in used}
+        report["cpu_s_per_1000"] = each
+        report["gateway_cpu_s_per_1000"] = each["gateway"]
+        report["rest_cpu_s_per_1000"] = round(sum(each.values()) - each["gateway"], 4)
+    return report
+
+
+def median(runs: list[dict[str, Any]], *path: str) -> float:
+    values = []
+    for run in runs:
+        value: Any = run
+        for name in path:
+            value = value[name]
+        values.append(float(value))
+    return statistics.median(values)
+
+
+def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a phase: medians over the repeats; ``added`` is the difference of the medians."""
+    rows = []
+    measured_phases = {run["phase"] for run in runs}
+    for phase in PHASES:
+        if phase.name not in measured_phases:
+            continue
+        direct = [run for run in runs if (run["phase"], run["target"]) == (phase.name, "direct")]
+        through = [run for run in runs if (run["phase"], run["target"]) == (phase.name, "llmgw")]
+        row: dict[str, Any] = {"phase": phase.name, "what": phase.what}
+        for measure_name in ("latency_ms", "first_ms"):
+            if measure_name not in through[0]:
+                continue
+            for part in ("p50", "p99"):
+                one, other = median(direct, measure_name, part), median(through, measure_name, part)
+                row[f"{measure_name}_{part}"] = {"direct": one, "llmgw": other, "added": round(other - one, 3)}
+        row["requests_s"] = {"direct": median(direct, "requests_s"), "llmgw": median(through, "requests_s")}
+        row["gateway_cpu_s_per_1000"] = median(through, "gateway_cpu_s_per_1000")
+        row["rest_cpu_s_per_1000"] = median(through, "rest_cpu_s_per_1000")
+        rows.append(row)
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows in Markdown."""
+    head = (
+        "| Load | Latency p50, direct → llmgw (added) ms | p99 ms | First token p50 ms | p99 ms "
+        "| Requests/s, direct → llmgw | Gateway CPU s per 1,000 | Rest of llmgw CPU s per 1,000 |"
+    )
+    lines = [head, "|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        cells = [row["what"]]
+        for name in ("latency_ms_p50", "latency_ms_p99", "first_ms_p50", "first_ms_p99"):
+            cells.append(_change(row.get(name)))
+        cells.append(f"{row['requests_s']['direct']:,.0f} → {row['requests_s']['llmgw']:,.0f}")
+        cells += [f"{row['gateway_cpu_s_per_1000']:.3f}", f"{row['rest_cpu_s_per_1000']:.3f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _change(value: Mapping[str, float] | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value['direct']:.2f} → {value['llmgw']:.2f} ({value['added']:+.2f})"
+
+
+def machine() -> str:
+    with open("/proc/cpuinfo") as file:
+        model = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown CPU")
+    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores of {model}, {system}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.overhead", description="What the gateway adds to an engine.")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="times the usual duration of each phase")
+    parser.add_argument("--phase", action="append", choices=[phase.name for phase in PHASES], help="only this one")
+    parser.add_argument("--state-dir", type=Path, help="kept afterwards; a temporary one is removed")
+    parser.add_argument("--out", type=Path, help="write every measurement here as JSON")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="llmgw-bench-") as temporary:
+        runs = measured(chosen, chosen.state_dir or Path(temporary) / "state")
+    rows = summary(runs)
+    print(machine())
+    print(table(rows))
+    if chosen.out is not None:
+        chosen.out.write_text(json.dumps({"machine": machine(), "rows": rows, "runs": runs}, indent=1) + "\n")
+
+
+def measured(chosen: argparse.Namespace, state: Path) -> list[dict[str, Any]]:
+    """Every measurement, in the order they were made."""
+    runs: list[dict[str, Any]] = []
+    phases = [phase for phase in PHASES if chosen.phase is None or phase.name in chosen.phase]
+    with cluster(state) as home:
+        targets = [asyncio.run(engine_of(home)), gateway_of(home)]
+        for target in targets:  # warm: connections, caches, code that is imported when it is first needed
+            measure(target, PHASES[0], 0.2)
+        for repeat in range(chosen.repeats):
+            for phase in phases:
+                for target in targets if repeat % 2 == 0 else reversed(targets):
+                    runs.append(measure(target, phase, chosen.scale))
+                    told = {name: runs[-1].get(name) for name in ("requests_s", "latency_ms", "cpu_s_per_1000")}
+                    print(f"{repeat + 1}/{chosen.repeats} {phase.name} {target.name}: {told}", file=sys.stderr)
+    return runs
+
+
+if __name__ == "__main__":
+    main()
