@@ -36,7 +36,7 @@ def test_right_answers_are_measured(sim_engine: SimEngine, arguments: tuple[str,
     ("behaviour", "stream", "told"),
     [
         ({"fail_status": 503}, False, "status 503"),
-        ({"echo": True}, False, "usage missing or different"),
+        ({"echo": True}, False, "content different"),
         ({"cut_after": 3}, True, "connection lost: closed"),
         ({"error_after": 3}, True, "usage missing or different"),
     ],
