@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 
@@ -62,3 +63,30 @@ assert outer.status.description == "ValueError" and not outer.events
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+async def test_spans_reach_a_collector() -> None:
+    received: list[bytes] = []
+
+    async def collector(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line)
+        received.append(head + await reader.readexactly(length))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(collector, "127.0.0.1", 0)
+    endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    program = f"""
+from libs.runtime import traces
+traces.configure("bakery", "bakery-1", {endpoint!r})
+with traces.span("bake a loaf"):
+    pass
+traces.shutdown()
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    assert await process.wait() == 0
+    server.close()
+    assert b"POST /v1/traces" in received[0]
+    assert b"content-type: application/x-protobuf" in received[0].lower()
