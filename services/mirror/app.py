@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 
-from libs.bus import Authority, Bus, BusAway
+from libs.bus import Authority, Bus, BusAway, Misconfigured
 from libs.events import Command, Event
 from libs.events.commands import ImportVersion
 from libs.events.library import MirrorServing
@@ -15,7 +15,7 @@ from libs.events.views import LibraryEntry
 from libs.runtime.clock import utc_now
 
 from .adapters.http import FileServer
-from .adapters.store import Store
+from .adapters.store import Store, StoreTaken
 from .core.state import State, decide, entries, evolve
 from .library import Library
 from .settings import MirrorSettings
@@ -60,7 +60,10 @@ class Mirror:
         return f"http://{socket.gethostname() if host in EVERYWHERE else host}:{port}"
 
     async def start(self) -> None:
-        await asyncio.to_thread(self._store.open)
+        try:
+            await asyncio.to_thread(self._store.open)
+        except StoreTaken as why:
+            raise Misconfigured(str(why)) from None
         self._files = FileServer(self._settings.host, self._settings.port, self._store, lambda: self._library.shelf)
         self._files.start()
         log.info("files are served at %s", self.url)
@@ -79,6 +82,7 @@ class Mirror:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._files is not None:
             await asyncio.to_thread(self._files.stop)
+        self._store.close()
 
     def not_ready(self) -> list[str]:
         reasons = self._authority.not_ready()

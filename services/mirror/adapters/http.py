@@ -22,6 +22,8 @@ from urllib.parse import unquote, urlsplit
 
 from prometheus_client import Counter
 
+from libs.runtime.status import PortTaken
+
 from ..core.ranges import Part, Unsatisfiable, matches_any, part_of, still_the_same
 from ..shelf import Shelf
 from .store import Store
@@ -49,8 +51,11 @@ class FileServer:
     def __init__(
         self, host: str, port: int, store: Store, shelf: Callable[[], Shelf], most: int = MOST_CONNECTIONS
     ) -> None:
-        """Raises OSError when the address cannot be had."""
-        self._server = _Server((host, port), _handler(store, shelf), most)
+        """Listen. Raises PortTaken."""
+        try:
+            self._server = _Server((host, port), _handler(store, shelf), most)
+        except OSError as error:
+            raise PortTaken(f"port {host}:{port} cannot be used ({error.strerror}); set port to a free one") from None
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="files", daemon=True)
 
     @property
@@ -75,6 +80,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], most: int) -> None:
         self._most = most
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._room = threading.BoundedSemaphore(most)
         self._open: set[socket.socket] = set()
         super().__init__(address, handler)

@@ -7,6 +7,7 @@ A file stands under its name only once all of it is there, summed and on the dis
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import logging
 import os
@@ -26,6 +27,10 @@ Moved = Callable[[int], None]
 """Told how many more bytes have been read. May raise to give up."""
 
 
+class StoreTaken(Exception):
+    """Two processes in one store would delete each other's work."""
+
+
 class WrongSum(Exception):
     """A file is not the one that was expected."""
 
@@ -40,14 +45,32 @@ class Store:
         self._pinned: set[str] = set()
         self._fresh: set[str] = set()
         self._count = 0
+        self._held: int | None = None
 
     def open(self) -> None:
-        """Make the folders; drop what an earlier process left half done."""
+        """Make the folders; drop what an earlier process left half done. Raises StoreTaken.
+
+        The store stays this process's own until it ends.
+        """
         self._files.mkdir(parents=True, exist_ok=True)
+        self._held = os.open(self._files.parent / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise StoreTaken(
+                f"another mirror uses the store in {self._files.parent}; give each a data_dir of its own"
+            ) from None
         self._incoming.mkdir(exist_ok=True)
         for left_over in self._incoming.iterdir():
             log.info("dropping %s, left by an import that did not end", left_over.name)
             left_over.unlink()
+
+    def close(self) -> None:
+        """Let another process have the store."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
     def path(self, sha256: str) -> Path:
         return self._files / sha256[:2] / sha256

@@ -84,6 +84,7 @@ def test_killed_at_any_moment_the_store_holds_whole_files_only(tmp_path: Path) -
     assert len(placed(data)) == 5
     assert all(store.has(file) for file in taken.files)
     assert list((data / "store" / "incoming").iterdir()) == []
+    store.close()
 
 
 async def test_a_mirror_killed_while_importing_comes_back_and_serves_the_right_bytes(

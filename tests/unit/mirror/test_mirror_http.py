@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from libs.events.library import LibraryVersion
+from libs.runtime.status import PortTaken
 from services.mirror.adapters import http as module
 from services.mirror.adapters.http import FileServer
 from services.mirror.adapters.intake import Intake
@@ -55,6 +56,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     served = Served(tmp_path)
     yield served
     served.server.stop()
+    served.store.close()
 
 
 def test_a_file_whole(served: Served) -> None:
@@ -194,6 +196,11 @@ def test_a_connection_that_asks_nothing_is_closed(served: Served, monkeypatch: p
     idle = socket.create_connection(("127.0.0.1", served.server.port), timeout=5)
     assert idle.recv(100) == b""
     idle.close()
+
+
+def test_a_port_that_is_taken_is_said_in_one_sentence(served: Served) -> None:
+    with pytest.raises(PortTaken, match="set port to a free one"):
+        FileServer("127.0.0.1", served.server.port, served.store, Shelf)
 
 
 def test_stopping_cuts_a_reader_that_does_not_read(served: Served) -> None:

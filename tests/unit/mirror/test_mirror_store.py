@@ -6,6 +6,7 @@ import hashlib
 import os
 import pickle
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,18 @@ import pytest
 from libs.events.library import WeightFile
 from libs.events.refusal import Refused
 from services.mirror.adapters.intake import GivenUp, Intake, Taken
-from services.mirror.adapters.store import Store
+from services.mirror.adapters.store import Store, StoreTaken
 from services.mirror.core.source import PackageSource, PathSource
 
 GGUF = b"GGUF\x03\0\0\0" + bytes(range(256)) * 40
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> Iterator[Store]:
     store = Store(tmp_path / "data")
     store.open()
-    return store
+    yield store
+    store.close()
 
 
 @pytest.fixture
@@ -180,8 +182,18 @@ def test_a_bad_copy_is_replaced_by_importing_again(store: Store, models: Path) -
 
 def test_what_an_import_left_half_done_is_dropped_at_the_start(store: Store, tmp_path: Path) -> None:
     store.incoming().write_bytes(b"half")
-    Store(tmp_path / "data").open()
+    store.close()
+    store.open()
     assert incoming(tmp_path) == []
+
+
+def test_a_store_has_one_mirror(store: Store, tmp_path: Path) -> None:
+    """Given a mirror at work in a store, when another is started on it, then it says so and touches nothing."""
+    half = store.incoming()
+    half.write_bytes(b"half")
+    with pytest.raises(StoreTaken, match="data_dir of its own"):
+        Store(tmp_path / "data").open()
+    assert half.exists()
 
 
 PACKAGE = """
@@ -195,7 +207,7 @@ def assemble(output_path):
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     home = tmp_path / "site" / "tiny_model_package"
     (home / "data").mkdir(parents=True)
     (home / "__init__.py").write_text(PACKAGE.format(sha256=hashlib.sha256(GGUF).hexdigest(), content=GGUF))
