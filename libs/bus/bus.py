@@ -55,6 +55,7 @@ log = logging.getLogger("llmgw.bus")
 T = TypeVar("T")
 RETRY_FOR_S = 15.0
 """Loss of a stream's leader on three replicas took about seven seconds; twice that is tried."""
+ASK_AGAIN_S = 0.1
 VERSION = "0.1.0"
 
 
@@ -300,15 +301,23 @@ class Bus:
     # questions
 
     async def ask(self, question: Question, kind: type[T], timeout_s: float = 5.0) -> T:
-        """Ask a running service. Raises AskFailed with a sentence that is safe to show."""
+        """Ask a running service, one that is just being restarted too. Raises AskFailed, whose text is safe to show."""
         headers = {TYPE: tag_of(question)}
         _trace(headers)
         subject = subject_of(question)
-        try:
-            reply = await self.transport.request(subject, encode(question), headers, timeout_s)
-        except BusAway as error:
-            owner = ".".join(subject.split(".")[2:-1])
-            raise AskFailed(f"no {owner} answered within {timeout_s:g} s: is it running? ({error})") from None
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left_s = max(0.05, deadline - time.monotonic())
+            try:
+                reply = await self.transport.request(subject, encode(question), headers, left_s)
+                break
+            except BusAway as error:
+                # That nobody listens is known at once, but somebody may in a moment.
+                if time.monotonic() + ASK_AGAIN_S < deadline:
+                    await asyncio.sleep(ASK_AGAIN_S)
+                    continue
+                owner = ".".join(subject.split(".")[2:-1])
+                raise AskFailed(f"no {owner} answered within {timeout_s:g} s: is it running? ({error})") from None
         if reply.error is not None:
             raise AskFailed(reply.error)
         return decode_as(kind, reply.payload)
