@@ -13,7 +13,7 @@ from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.sentences import sentence
 from libs.bus import Delivery, Misconfigured
-from libs.events.contract import Event
+from libs.events.contract import Contract, Event
 from libs.events.questions import SchedulerState, StateAnswer
 from libs.events.subjects import plane
 
@@ -30,6 +30,7 @@ class Told(msgspec.Struct, frozen=True):
     tag: str
     sentence: str
     actor: str
+    message: Contract
 
 
 @click.group()
@@ -48,7 +49,15 @@ async def tail(cluster: Cluster, lines: int, everything: bool, ends: bool) -> No
     caught_up = asyncio.Event()
 
     async def tell(stream: str, delivery: Delivery) -> None:
-        told = Told(delivery.time, stream, delivery.sequence, delivery.tag, sentence(delivery.message), delivery.actor)
+        told = Told(
+            delivery.time,
+            stream,
+            delivery.sequence,
+            delivery.tag,
+            sentence(delivery.message),
+            delivery.actor,
+            delivery.message,
+        )
         if caught_up.is_set():
             say(told)
         else:

@@ -1,0 +1,159 @@
+"""Every command against a running cluster: what it prints, and how it says no."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from libs.bus import connect
+from libs.bus.bus import BusSettings
+from libs.bus.topology import STREAMS
+
+from .cluster import Cluster
+from .test_demo import client
+
+READING = (
+    ("status",),
+    ("model", "list"),
+    ("model", "show", "sim-chat"),
+    ("explain", "sim-chat"),
+    ("node", "list"),
+    ("org", "list"),
+    ("team", "list"),
+    ("project", "list"),
+    ("key", "list"),
+    ("price", "list"),
+    ("usage",),
+    ("policy", "list"),
+    ("library", "list"),
+    ("events", "show", "1"),
+    ("events", "replay"),
+    ("export",),
+)
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_what_only_reads_prints_text_and_json(cluster: Cluster, command: tuple[str, ...]) -> None:
+    assert cluster.text(*command).strip()
+    assert cluster.json(*command) is not None
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (("model", "show", "nope"), "there is no model 'nope': known are "),
+        (("explain", "nope"), "nope"),
+        (("model", "scale", "nope", "2"), "nope"),
+        (("node", "drain", "nope"), "nope"),
+        (("logs", "nope"), "nothing is called 'nope': nodes are "),
+        (("key", "create", "demo/demo/nope"), "demo/demo/nope"),
+        (("key", "revoke", "k-nope"), "k-nope"),
+        (("org", "remove", "demo"), "demo"),
+        (("events", "show", "999999"), "EVENTS holds no message 999999: its last is "),
+        (("apply", "-f", "/no/such/file.yaml"), "/no/such/file.yaml cannot be read"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_done_says_why(cluster: Cluster, command: tuple[str, ...], reason: str) -> None:
+    said = cluster.refused(*command)
+
+    assert said.startswith("llmgw: ")
+    assert reason in said
+
+
+def test_wrong_usage_ends_with_two(cluster: Cluster) -> None:
+    assert cluster.run("modle").returncode == 2
+    assert cluster.run("project", "create", "just-a-name").returncode == 2
+
+
+def test_the_fold_of_the_log_is_the_leader_s_state(cluster: Cluster) -> None:
+    replayed = cluster.json("events", "replay")
+
+    assert replayed["same"] is True
+    assert replayed["hash"] == replayed["leader_hash"]
+    assert replayed["position"] > 0
+
+
+def test_a_key_is_shown_once_works_and_stops_working(cluster: Cluster) -> None:
+    made = cluster.json("key", "create", "demo/demo/demo", "--name", "for a test", "--rpm", "7")
+
+    (listed,) = (one for one in cluster.json("key", "list") if one["key_id"] == made["key_id"])
+    assert listed["allowance"]["rpm"] == 7
+    assert made["key"].startswith(listed["shown"])
+    assert made["key"] not in cluster.text("key", "list", "--json")
+
+    cluster.text("key", "revoke", made["key_id"], "--reason", "the test is over")
+    (listed,) = (one for one in cluster.json("key", "list") if one["key_id"] == made["key_id"])
+    assert listed["revoked"] is True
+
+
+def test_a_tree_is_made_and_taken_down_by_hand(cluster: Cluster) -> None:
+    cluster.text("org", "create", "acme", "--rpm", "100")
+    cluster.text("team", "create", "acme/web")
+    cluster.text("project", "create", "acme/web/shop", "--model", "sim-chat")
+    assert "acme" in cluster.refused("org", "remove", "acme")
+
+    exported = cluster.text("export")
+    assert "acme" in exported
+
+    cluster.text("project", "remove", "acme/web/shop")
+    cluster.text("team", "remove", "acme/web")
+    cluster.text("org", "remove", "acme")
+    assert "acme" not in cluster.text("export")
+
+
+def test_a_model_is_defined_scaled_and_removed_by_hand(cluster: Cluster) -> None:
+    cluster.text("model", "define", "by-hand", "--engine", "sim", "--gpu-class", "h100-80g", "--gpus", "1")
+    cluster.text("model", "scale", "by-hand", "2")
+    assert cluster.json("model", "show", "by-hand")["spec"]["scaling"]["min"] == 2
+
+    cluster.text("model", "remove", "by-hand")
+    assert [one["model"] for one in cluster.json("model", "list")] == ["sim-chat"]
+
+
+def test_logs_of_an_agent_and_of_an_engine_come_from_their_machine(cluster: Cluster) -> None:
+    (shard,) = next(one["shards"] for one in cluster.json("node", "list") if one["machine_id"] == "sim-1")[:1]
+
+    assert cluster.text("logs", "sim-1", "-n", "5").strip()
+    assert cluster.run("logs", shard).returncode == 0
+
+
+async def test_no_secret_and_no_text_of_a_prompt_is_on_any_stream(cluster: Cluster) -> None:
+    prompt = "the heron waits beside the seventh lock"
+    with client(cluster) as sdk:
+        answer = sdk.chat.completions.create(
+            model="sim-chat", messages=[{"role": "user", "content": prompt}], max_tokens=8, user="someone"
+        )
+    said = answer.choices[0].message.content
+    assert said
+    secrets = {
+        "the prompt": prompt,
+        "the answer": said,
+        "the client key": cluster.client_key,
+        "the admin key": cluster.admin_key,
+        "the fleet secret": (cluster.state_dir / "secrets" / "fleet.secret").read_text().strip(),
+        "the database password": (cluster.state_dir / "secrets" / "postgres.password").read_text().strip(),
+        "an engine key": "ek-",
+    }
+    credentials = cluster.state_dir / "identities" / "operator.nk"
+    bus = await connect(BusSettings(url=cluster.nats_url, credentials=credentials, identity="operator"))
+    found: dict[str, int] = {}
+    try:
+        for stream in STREAMS:
+            if stream.name == "CHECKS" or stream.config["retention"] == "workqueue":
+                continue
+            reader = await bus.transport.read(stream.name, [], 0)
+            waiting = reader.pending
+            while waiting:
+                message = await reader.next(5.0)
+                assert message is not None
+                waiting = message.pending
+                found[stream.name] = found.get(stream.name, 0) + 1
+                everything = json.dumps(dict(message.headers)) + message.payload.decode(errors="replace")
+                for what, secret in secrets.items():
+                    assert secret not in everything, f"{what} is in {stream.name}: {everything[:500]}"
+            await reader.close()
+    finally:
+        await bus.close()
+    assert {"EVENTS", "USAGE", "TELEMETRY", "KV_routes", "KV_keys"} <= set(found)

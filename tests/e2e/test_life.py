@@ -1,0 +1,102 @@
+"""Starting, dying and stopping: what `up` promises of the processes it runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+import psutil
+
+from .cluster import FLEET, Cluster, still_there
+
+SIM = ("--port", "0", "--no-model", "--fleet", str(FLEET))
+
+
+def wait_for(condition: Callable[[], bool], deadline_s: float = 20.0) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_after_a_killed_up_the_next_one_goes_on_and_ctrl_c_leaves_nothing(
+    new_cluster: Callable[[], Cluster],
+) -> None:
+    cluster = new_cluster()
+    first = cluster.up_in_foreground(*SIM)
+    engines = cluster.engine_pids()
+    assert len(engines) == 2
+    left = cluster.processes()
+
+    first.kill()
+    first.wait()
+    assert set(still_there(left)) >= engines
+
+    second = cluster.up_in_foreground(*SIM)
+
+    assert cluster.engine_pids() == engines
+    assert "an earlier run was killed and left " in cluster.shown()
+    assert set(still_there(left)) == engines
+
+    everything = cluster.processes()
+    ports = cluster.ports()
+    assert all(listens(port) for port in ports.values())
+    second.send_signal(signal.SIGINT)
+
+    assert second.wait(60) == 0
+    assert still_there(everything) == {}
+    assert [name for name, port in ports.items() if listens(port)] == []
+    assert not (cluster.state_dir / "endpoint.json").exists()
+
+
+def test_a_part_that_dies_is_started_again(cluster: Cluster) -> None:
+    before = cluster.restarts()["guard"]
+    pid = cluster.kill("guard")
+
+    wait_for(lambda: cluster.pids().get("guard", pid) != pid)
+
+    wait_for(lambda: "guard: answers" in cluster.text("status"))
+    assert cluster.restarts()["guard"] == before + 1
+
+
+def test_one_directory_has_one_cluster(cluster: Cluster) -> None:
+    said = cluster.refused("up", "--port", "0")
+
+    assert f"llmgw is up already in {cluster.state_dir} (pid {cluster.up_pid()})" in said
+
+
+def test_a_port_that_is_taken_is_told_with_who_has_it(cluster: Cluster, new_cluster: Callable[[], Cluster]) -> None:
+    port = cluster.ports()["gateway"]
+
+    said = new_cluster().refused("up", "--port", str(port))
+
+    assert said.startswith(f"llmgw: port {port} is taken by ")
+    assert "--port N" in said
+
+
+def test_down_after_a_killed_up_stops_what_was_left(new_cluster: Callable[[], Cluster]) -> None:
+    cluster = new_cluster()
+    cluster.up(*SIM)
+    everything = cluster.processes()
+    assert psutil.Process(cluster.up_pid()) in everything
+
+    os.kill(cluster.up_pid(), signal.SIGKILL)
+    said = cluster.text("down")
+
+    assert said == f"stopped what was left of the cluster in {cluster.state_dir}\n"
+    wait_for(lambda: still_there(everything) == {})
+
+
+def test_a_held_part_is_told_by_its_name(new_cluster: Callable[[], Cluster]) -> None:
+    done = new_cluster().run("up", "--port", "0", "--hold", "nast=3")
+
+    assert done.returncode == 2
+    assert "--hold nast: parts are nats, postgres, scheduler" in done.stderr
