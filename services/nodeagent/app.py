@@ -21,8 +21,8 @@ from .adapters.shard_files import ShardFiles
 from .core import room
 from .discovery import Hardware, engines
 from .fetching import Fetching
-from .life import Node
 from .log_lines import AgentLines, LogLines
+from .node import Node
 from .settings import NodeAgentSettings
 from .stop_all import stop_all
 from .supervisor import Supervisor
@@ -60,7 +60,7 @@ class NodeAgent:
         sealing_key = SealingKey.load(data_dir / "sealing.key")
         self._outbox = Outbox(data_dir / "outbox")
         self._fetching = Fetching(data_dir / "weights")
-        found, _ = await asyncio.gather(engines(settings), asyncio.to_thread(self._hardware.look))
+        found, _ = await asyncio.gather(engines(settings), self._hardware.start())
         node = Node(
             machine_id=settings.machine_id,
             host=self._hardware.address,
@@ -103,6 +103,7 @@ class NodeAgent:
             await self._fetching.close()
         if self._outbox is not None:
             await self._outbox.stop(_LAST_FACTS_S)
+        self._hardware.stop()
         logging.getLogger().removeHandler(self._lines)
         self._folder.release()
 

@@ -10,15 +10,26 @@ import platform
 import sys
 from datetime import UTC, datetime
 
-from libs.events.machine import EngineFound, Filesystem, Gpu, MachineRegistered
+from libs.events.machine import EngineFound, Filesystem, Gpu, GpuSample, MachineRegistered
 
 from .adapters import machine
 from .adapters.nvml import Gpus, Nvml
+from .background import Background
 from .core import hardware
 from .core.engines import Engine, LlamaCpp, Sim
 from .settings import NodeAgentSettings, SimulatedMachine
 
 log = logging.getLogger(__name__)
+
+_LOOK_S = 60.0
+"""Hardware changes when people touch it."""
+
+_DISKS_S = 10.0
+_STALE_S = 60.0
+"""An older measurement says nothing about now."""
+
+_FIRST_LOOK_S = 10.0
+"""A driver that answers, answers within this on a machine with eight GPUs."""
 
 _PROBE_S = 30.0
 """Loading an engine's libraries for the first time reads gigabytes from a cold disk."""
@@ -35,26 +46,58 @@ class Hardware:
         self._settings = settings
         self._simulated = settings.simulated
         self._nvml = Nvml(settings.data_dir / "gpus.json")
-        self.gpus = Gpus(state="absent")
-        self.filesystems: tuple[Filesystem, ...] = ()
+        self._ours: frozenset[int] = frozenset()
+        self._gpus = Background("the GPUs", self._look_at_gpus, _LOOK_S)
+        self._filesystems = Background("the filesystems", lambda: machine.filesystems(settings.data_dir), _LOOK_S)
+        self._disks = Background("free disk space", self._look_at_disks, _DISKS_S)
+        self._gpu_samples = Background(
+            "the GPUs' state", lambda: self._nvml.samples(self._ours), settings.sample_every_s
+        )
         self.address = settings.address or machine.address_towards(settings.nats_url)
+
+    async def start(self) -> None:
+        """Begin to look, and wait for the first answers unless they take too long."""
+        for one in (self._gpus, self._filesystems, self._disks, self._gpu_samples):
+            one.start()
+        both = (self._gpus, self._filesystems)
+        await asyncio.gather(*(asyncio.to_thread(one.first, _FIRST_LOOK_S) for one in both))
+
+    def stop(self) -> None:
+        for one in (self._gpus, self._filesystems, self._disks, self._gpu_samples):
+            one.stop()
 
     @property
     def simulated(self) -> bool:
         return self._simulated is not None
 
     @property
-    def nvml(self) -> Nvml:
-        return self._nvml
-
-    @property
     def cpu_count(self) -> int:
         return self._simulated.cores if self._simulated else machine.cpu_count()
 
-    def look(self) -> None:
-        """Read what may change while the agent runs. Blocks."""
-        self.filesystems = machine.filesystems(self._settings.data_dir)
-        self.gpus = _invented(self._settings.machine_id, self._simulated) if self._simulated else self._nvml.look()
+    @property
+    def gpus(self) -> Gpus:
+        found = self._gpus.latest()
+        return self._nvml.last_known("the NVIDIA driver does not answer") if found is None else found
+
+    @property
+    def filesystems(self) -> tuple[Filesystem, ...]:
+        return self._filesystems.latest() or ()
+
+    def disk_free_mb(self) -> dict[str, int]:
+        """Free space by filesystem, as far as it was read within the last minute."""
+        return self._disks.latest(_STALE_S) or {}
+
+    def gpu_samples(self, ours: frozenset[int]) -> tuple[GpuSample, ...]:
+        """How the GPUs are doing, as far as they said within the last minute; ``ours``: our engines' processes."""
+        self._ours = ours
+        return self._gpu_samples.latest(_STALE_S) or ()
+
+    def _look_at_gpus(self) -> Gpus:
+        return _invented(self._settings.machine_id, self._simulated) if self._simulated else self._nvml.look()
+
+    def _look_at_disks(self) -> dict[str, int]:
+        self._filesystems.first(_FIRST_LOOK_S)
+        return machine.free_mb(tuple(one.path for one in self.filesystems))
 
     def available_mb(self, reserved_mb: int) -> int:
         """Memory that could be taken now; an invented machine's is what others have not reserved."""
@@ -64,7 +107,7 @@ class Hardware:
 
     def registered(self, sealing_key: str, engines: tuple[EngineFound, ...]) -> MachineRegistered:
         settings = self._settings
-        flags = machine.cpu_flags()
+        flags, gpus = machine.cpu_flags(), self.gpus
         return MachineRegistered(
             at=datetime.now(UTC),
             machine_id=settings.machine_id,
@@ -77,10 +120,10 @@ class Hardware:
             cpu_flags=flags,
             memory_total_mb=self._simulated.memory_mb if self._simulated else machine.memory_total_mb(),
             labels=settings.labels,
-            gpus=self.gpus.gpus,
-            gpus_state=self.gpus.state,
-            gpus_reason=self.gpus.reason,
-            driver=self.gpus.driver,
+            gpus=gpus.gpus,
+            gpus_state=gpus.state,
+            gpus_reason=gpus.reason,
+            driver=gpus.driver,
             engines=engines,
             filesystems=self.filesystems,
             simulated=self.simulated,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
-from libs.bus import Bus
 from libs.events.machine import ShardOutput, ShardSample
 from libs.events.shard import (
     Phase,
@@ -26,22 +25,20 @@ from libs.events.shard import (
     ShardStopped,
 )
 from libs.events.views import ShardWanted
-from libs.runtime.secrets import BadSecret, SealingKey
+from libs.runtime.secrets import BadSecret
 
 from .adapters import process as processes
 from .adapters.engine import EngineClient
 from .adapters.http import Unreachable
-from .adapters.outbox import Outbox
 from .adapters.output import last_lines
 from .adapters.process import StillRunning, Usage
-from .adapters.shard_files import ShardFiles
 from .adapters.store import Rejected
 from .core import sentences
 from .core.engines import Engine, Place, environment
 from .core.liveness import Liveness, hung, observed
 from .core.readings import Readings
 from .core.record import ENDED, EngineProcess, ShardRecord
-from .fetching import Fetching
+from .node import Failure, Node, Progress
 
 log = logging.getLogger(__name__)
 
@@ -56,63 +53,6 @@ _DRAINED_AFTER_S = 5.0
 
 _TAIL = 50
 """Output lines told when an engine failed."""
-
-
-class Failure(Exception):
-    """The shard will not serve."""
-
-    def __init__(self, phase: Phase, reason: str, exit_code: int | None = None) -> None:
-        super().__init__(reason)
-        self.phase: Phase = phase
-        self.reason = reason
-        self.exit_code = exit_code
-
-
-class Node(msgspec.Struct, kw_only=True):
-    """What every shard of this machine works with."""
-
-    machine_id: str
-    host: str
-    cpu_count: int
-    agent_run: int
-    """How often an agent has started on this data folder."""
-    engines: dict[str, Engine]
-    versions: dict[str, str]
-    bus: Bus
-    files: ShardFiles
-    outbox: Outbox
-    processes: processes.Engines
-    fetching: Fetching
-    sealing_key: SealingKey
-    room: Callable[[ShardWanted], str | None]
-    """Why a shard does not fit now, or None."""
-    stop_grace_s: float
-    stuck_after_s: float
-    device_locks: dict[str, asyncio.Lock] = {}
-
-    @contextlib.asynccontextmanager
-    async def devices(self, uuids: tuple[str, ...]) -> AsyncIterator[None]:
-        """One engine at a time starts on a GPU: they size themselves by the memory they find free on it."""
-        async with contextlib.AsyncExitStack() as stack:
-            for uuid in sorted(uuids):  # in one order everywhere, so that two can never wait for each other
-                await stack.enter_async_context(self.device_locks.setdefault(uuid, asyncio.Lock()))
-            yield
-
-
-class Progress:
-    """A deadline that moves on with every sign of life."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._last = time.monotonic()
-
-    def advance(self) -> None:
-        self._last = time.monotonic()
-
-    def over(self) -> float | None:
-        """Seconds since the last sign of life once they are too many, else None."""
-        silent = time.monotonic() - self._last
-        return silent if silent > self._timeout_s else None
 
 
 class ShardLife:
@@ -225,6 +165,7 @@ class ShardLife:
                     if attempt == 2 or sentences.PORT_TAKEN not in failure.reason:
                         raise
                     log.info("shard %s: %s; another port is tried", wanted.shard_id, failure.reason)
+                    self._write(run=self.record.run + 1)
 
     def _key(self) -> str | None:
         if self.wanted.sealed_key is None:
@@ -284,7 +225,7 @@ class ShardLife:
         progress = Progress(self.wanted.startup_timeout_s)
         begun = time.monotonic()
         seen: tuple[int, int] | None = None
-        while not await client.healthy():
+        while not (await client.healthy() and await self._listens(process)):
             self._raise_if_dead(process, "loading", "while loading")
             signs = self._signs()
             if signs != seen:
@@ -303,6 +244,11 @@ class ShardLife:
         if trouble is not None:
             raise Failure("loading", trouble)
         self._become_ready(process)
+
+    async def _listens(self, process: EngineProcess) -> bool:
+        mark = processes.mark_of(self._node.files.data_dir, self.wanted.shard_id)
+        port = urlsplit(self.record.url).port or 0
+        return await asyncio.to_thread(processes.listens, process, mark, port)
 
     def _signs(self) -> tuple[int, int]:
         """What moves while an engine loads: its output, and its memory in steps of 16 MB."""

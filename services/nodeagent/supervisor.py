@@ -12,7 +12,8 @@ from .adapters.output import trim
 from .core.reconcile import Forget, Start, Stop, newer, reconcile
 from .core.record import ShardRecord
 from .core.room import outstanding_mb
-from .life import Node, ShardLife
+from .life import ShardLife
+from .node import Node
 
 log = logging.getLogger(__name__)
 

@@ -21,11 +21,11 @@ from .supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN_S = 60.0
+_LOOK_AGAIN_S = 5.0
 
 
 class Telemetry:
-    """Two clocks: the sample, whose silence means that the node is lost, and the slower look at the hardware."""
+    """Two clocks: the sample, whose silence means that the node is lost, and the slower look at what it is."""
 
     def __init__(
         self, machine_id: str, bus: Bus, hardware: Hardware, supervisor: Supervisor, fetching: Fetching, every_s: float
@@ -38,11 +38,11 @@ class Telemetry:
         self._every_s = every_s
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, looked: Callable[[], None]) -> None:
-        """``looked`` is called after every new look at the hardware."""
+    def start(self, look: Callable[[], None]) -> None:
+        """``look`` is called now and then to say what the machine is, should that have changed."""
         self._tasks = [
             asyncio.create_task(self._sample_on(), name="telemetry"),
-            asyncio.create_task(self._look_on(looked), name="hardware"),
+            asyncio.create_task(self._look_on(look), name="hardware"),
         ]
 
     async def stop(self) -> None:
@@ -58,7 +58,7 @@ class Telemetry:
                 now = time.monotonic()
                 await self._supervisor.measure(now - last)
                 last = now
-                await self._bus.tell(await asyncio.to_thread(self._sample))
+                await self._bus.tell(self._sample())
             except Exception:
                 # A figure that cannot be read must not make the machine look dead.
                 log.exception("a measurement failed")
@@ -78,17 +78,16 @@ class Telemetry:
             cpu_percent=psutil.cpu_percent(),
             load_1m=round(os.getloadavg()[0], 2),
             memory_used_mb=used_mb,
-            disk_free_mb=machine.free_mb(tuple(one.path for one in hardware.filesystems)),
-            gpus=hardware.nvml.samples(ours),
+            disk_free_mb=hardware.disk_free_mb(),
+            gpus=hardware.gpu_samples(ours),
             shards=tuple(life.sample() for life in lives),
             fetching=self._fetching.progress(),
         )
 
-    async def _look_on(self, looked: Callable[[], None]) -> None:
+    async def _look_on(self, look: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(_LOOK_AGAIN_S)
             try:
-                await asyncio.to_thread(self._hardware.look)
-                looked()
+                look()
             except Exception:
-                log.exception("the hardware could not be looked at")
+                log.exception("the machine's description could not be renewed")

@@ -70,12 +70,17 @@ class Nvml:
         else:
             reason, gone = f"the NVIDIA driver does not answer: {error}", False
         self._handles = {}
+        known = self.last_known(reason)
+        if gone and known.gpus:
+            return msgspec.structs.replace(known, reason=f"{reason}, and it was here before")
+        return known
+
+    def last_known(self, reason: str) -> Gpus:
+        """The last list the driver gave, marked as unverified for this reason; absent when it never gave one."""
         try:
             known = msgspec.json.decode(self._memory.read_bytes(), type=_Known)
         except (OSError, msgspec.DecodeError):
             return Gpus(state="absent", reason=reason)
-        if gone:
-            reason += ", and it was here before"
         return Gpus(gpus=known.gpus, state="unverified", reason=reason, driver=known.driver)
 
     def samples(self, ours: frozenset[int]) -> tuple[GpuSample, ...]:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from ..core.record import EngineProcess
 
@@ -27,6 +28,9 @@ _INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBR
 
 _KILL_DEADLINE_S = 10.0
 """How long a killed process may stay in the table: one in a device driver's call takes seconds to unwind."""
+
+
+_ARGUMENTS_MS = 250
 
 
 class StillRunning(Exception):
@@ -81,7 +85,7 @@ def command_of(pid: int) -> tuple[str, ...]:
         raw = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return ()
-    return tuple(part.decode(errors="replace") for part in raw.rstrip(b"\0").split(b"\0"))
+    return tuple(part.decode(errors="replace") for part in raw.rstrip(b"\0").split(b"\0")) if raw else ()
 
 
 def _marks(pid: int) -> str | None:
@@ -146,6 +150,16 @@ def members(process: EngineProcess | None, mark: str) -> list[Entry]:
     return [everyone[pid] for pid in sorted(ours)]
 
 
+def listens(process: EngineProcess, mark: str, port: int) -> bool:
+    """Whether the engine itself listens on ``port``, and not another program that was faster to take it."""
+    for one in members(process, mark):
+        with contextlib.suppress(psutil.Error):
+            for connection in psutil.Process(one.pid).net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                    return True
+    return False
+
+
 def leader(mark: str) -> EngineProcess | None:
     """The first process of an engine whose number nobody wrote down: the one its session is named after."""
     for one in table().values():
@@ -182,6 +196,12 @@ class Engines:
         )
         self._ours.add(pid)
         described = describe(pid)
+        for _ in range(_ARGUMENTS_MS):
+            if described is None or described.command:
+                break
+            # The kernel wakes the parent a moment before the new program's arguments are in its table.
+            time.sleep(0.001)
+            described = describe(pid)
         # Dead already: the number is kept so that its end is seen and its code collected like any other's.
         return described or EngineProcess(pid=pid, started=0, boot=boot_id(), command=tuple(command))
 

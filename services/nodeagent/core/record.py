@@ -36,7 +36,7 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of the desired state it was taken up for."""
     phase: Phase = "accepted"
     run: int = 1
-    """How often its engine was started: more than once only when an agent died before the engine ran."""
+    """How often its engine was started: more than once when an agent died first, or its port was taken."""
     command: tuple[str, ...] = ()
     """Of the engine that runs or is about to."""
     process: EngineProcess | None = None

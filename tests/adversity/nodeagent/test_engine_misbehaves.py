@@ -12,6 +12,7 @@ import pytest
 
 from libs.events.shard import ShardFailed, ShardLoading, ShardReady, ShardStopped
 from libs.events.views import WeightsWanted
+from libs.testing.engine import SimEngine
 from libs.testing.waiting import eventually
 from services.nodeagent.adapters.process import Engines, alive, marked, members, same
 from tests.integration.nodeagent.box import Box
@@ -136,3 +137,18 @@ async def test_weights_that_do_not_come_fail_after_the_deadline(box: Box) -> Non
     failed = await box.next(ShardFailed)
     assert failed.phase == "fetching"
     assert "did not come" in failed.reason
+
+
+async def test_a_port_that_another_program_took_is_given_up_for_another(box: Box, sim_engine: SimEngine) -> None:
+    # The other one answers like ours would: without a key, under the same name.
+    taken = f"""
+from services.nodeagent import life
+free, ports = life._free_port, [{sim_engine.port}]
+life._free_port = lambda host: ports.pop() if ports else free(host)
+"""
+    box.start_agent(taken)
+    await box.want(shard(served_name="sim"))
+    ready = await box.next(ShardReady)
+    assert not ready.url.endswith(f":{sim_engine.port}")
+    assert len(box.of(ShardLoading)) == 2
+    assert not box.of(ShardFailed)

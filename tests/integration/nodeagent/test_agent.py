@@ -58,7 +58,8 @@ async def test_a_shard_is_started_measured_and_stopped(box: Box) -> None:
     assert key not in " ".join(box.records()["r-1-0"].command)
 
     def measured() -> MachineSample | None:
-        return next((s for s in box.samples if s.shards and s.shards[0].cpu_cores is not None), None)
+        whole = (s for s in box.samples if s.shards and None not in (s.shards[0].cpu_cores, s.shards[0].running))
+        return next(whole, None)
 
     sample = await eventually(measured)
     assert sample is not None

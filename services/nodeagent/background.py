@@ -1,0 +1,55 @@
+"""Facts that may take long to read, read on a clock of their own.
+
+A network filesystem that went away or a GPU driver that hangs stops the thread that asks, for minutes or for
+ever. It must not stop the machine's telemetry with it, whose silence would say that the whole machine is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """Calls ``read`` every ``every_s`` seconds in a thread that dies with the process; keeps the last answer."""
+
+    def __init__(self, name: str, read: Callable[[], T], every_s: float) -> None:
+        self._name = name
+        self._read = read
+        self._every_s = every_s
+        self._ended = threading.Event()
+        self._answered = threading.Event()
+        self._answer: tuple[float, T] | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def first(self, patience_s: float) -> bool:
+        """Wait for the first answer; whether it came. Blocks."""
+        return self._answered.wait(patience_s)
+
+    def latest(self, no_older_s: float = float("inf")) -> T | None:
+        """The last answer; None when there is none, or only one older than ``no_older_s``."""
+        if self._answer is None or time.monotonic() - self._answer[0] > no_older_s:
+            return None
+        return self._answer[1]
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._answer = time.monotonic(), self._read()
+                self._answered.set()
+            except Exception:
+                log.exception("%s could not be read", self._name)
+            self._ended.wait(self._every_s)
