@@ -17,8 +17,9 @@ from .state import Machine, Model, State
 SHOWN_WHEN_PLACED = 16
 """Candidates kept of a choice that was made; of one that could not be made all ``MOST_CANDIDATES`` are."""
 
-WORTH = {"weights": 3.0, "history": 2.0, "spread": 2.0, "fit": 1.0}
-"""What a score part counts for: weights already there save minutes, and replicas on one node fail together."""
+WORTH = {"weights": 3.0, "history": 2.0, "spread": 3.0, "fit": 1.0}
+"""What a score part counts for: weights already there save minutes, and replicas on one node fail together, which
+weighs more than that one failed there lately until it has failed four times."""
 
 
 class Placing(msgspec.Struct, frozen=True):
