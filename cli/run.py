@@ -36,14 +36,18 @@ settings_option = click.option(
 )
 
 
+def load_kind(service: str) -> Any:
+    """The struct that holds the settings of a service."""
+    return getattr(importlib.import_module(f"services.{service}.settings"), SERVICES[service])
+
+
 def load(service: str, file: Path | None) -> Any:
     """The settings of a service, with where each came from. Raises Failed."""
     from libs.runtime.settings import SettingsError
     from libs.runtime.settings import load as load_settings
 
-    kind = getattr(importlib.import_module(f"services.{service}.settings"), SERVICES[service])
     try:
-        return load_settings(kind, service, file)
+        return load_settings(load_kind(service), service, file)
     except SettingsError as error:
         raise Failed(str(error)) from None
 
