@@ -67,7 +67,7 @@ class GatewayRates(Telemetry, frozen=True, kw_only=True, tag="tel.gateway.rates.
     ids = ("gateway_id",)
     gateway_id: str
     requests: dict[str, int] = {}
-    """Key id to requests in the last minute."""
+    """Requests in the last minute, by key id and by project (``org/team/project``); ``tokens`` likewise."""
     tokens: dict[str, int] = {}
     in_flight: dict[str, int] = {}
     """Replica id to requests in flight."""
