@@ -151,32 +151,34 @@ def _invented(machine_id: str, simulated: SimulatedMachine) -> Gpus:
 
 
 async def engines(settings: NodeAgentSettings) -> dict[str, tuple[Engine, EngineFound]]:
-    """The engines that can run here, each proved by loading it once in a process of its own.
+    """The engines that can run here, each proved by loading it once in a process of its own."""
+    names = [name for name in settings.engines if name == "sim" or settings.simulated is None]
+    looked = await asyncio.gather(*(_LOOKS[name](settings) for name in names))
+    return {name: found for name, found in zip(names, looked, strict=True) if found is not None}
 
-    A program the settings name is taken at its word and not run to ask its version: such a thing may be a
-    script that starts a server.
-    """
-    found: dict[str, tuple[Engine, EngineFound]] = {}
-    for name in settings.engines:
-        if name == "llamacpp" and settings.simulated is None:
-            binary = settings.llama_server
-            if binary is not None:
-                named = LlamaCpp(python=sys.executable, binary=str(binary))
-                found[name] = named, EngineFound(engine=name, version="as set", source=str(binary))
-                continue
-            version = await _probed(
-                name, [sys.executable, "-P", "-m", "services.nodeagent.engines.llamacpp_launcher", "--probe"]
-            )
-            if version is not None:
-                source = "package xllamacpp"
-                found[name] = LlamaCpp(python=sys.executable), EngineFound(engine=name, version=version, source=source)
-        elif name == "sim":
-            version = await _probed(name, [sys.executable, "-P", "-c", _SIM_PROBE])
-            if version is not None:
-                source = "package llmgw"
-                found[name] = Sim(python=sys.executable), EngineFound(engine=name, version=version, source=source)
-    return found
 
+async def _llamacpp(settings: NodeAgentSettings) -> tuple[Engine, EngineFound] | None:
+    binary = settings.llama_server
+    if binary is not None:
+        # Taken at its word, not run to ask its version: such a thing may be a script that starts a server.
+        found = EngineFound(engine="llamacpp", version="as set", source=str(binary))
+        return LlamaCpp(python=sys.executable, binary=str(binary)), found
+    launcher = [sys.executable, "-P", "-m", "services.nodeagent.engines.llamacpp_launcher", "--probe"]
+    version = await _probed("llamacpp", launcher)
+    if version is None:
+        return None
+    found = EngineFound(engine="llamacpp", version=version, source="package xllamacpp")
+    return LlamaCpp(python=sys.executable), found
+
+
+async def _sim(settings: NodeAgentSettings) -> tuple[Engine, EngineFound] | None:
+    version = await _probed("sim", [sys.executable, "-P", "-c", _SIM_PROBE])
+    if version is None:
+        return None
+    return Sim(python=sys.executable), EngineFound(engine="sim", version=version, source="package llmgw")
+
+
+_LOOKS = {"llamacpp": _llamacpp, "sim": _sim}
 
 _SIM_PROBE = (
     "import importlib.metadata, json, libs.testing.sim_engine; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -46,9 +47,21 @@ class _Job:
 
     def __init__(self) -> None:
         self.cancelled = threading.Event()
+        self._given_up = asyncio.Event()
         self.done_bytes = 0
         self.waiting = 0
         self.task: asyncio.Task[int] | None = None
+
+    def give_up(self) -> None:
+        self.cancelled.set()
+        self._given_up.set()
+
+    async def pause(self) -> None:
+        """Wait before the next round. Raises Cancelled when the job is given up meanwhile."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._given_up.wait(), _PAUSE_S)
+        if self.cancelled.is_set():
+            raise download.Cancelled
 
 
 class Fetching:
@@ -100,7 +113,7 @@ class Fetching:
     async def close(self) -> None:
         """Stop downloads; what has come in stays."""
         for job in self._jobs.values():
-            job.cancelled.set()
+            job.give_up()
         tasks = [job.task for job in self._jobs.values() if job.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
         self._threads.shutdown(wait=False)
@@ -132,7 +145,7 @@ class Fetching:
         finally:
             job.waiting -= 1
             if not job.waiting:
-                job.cancelled.set()
+                job.give_up()
 
     async def _bring(self, job: _Job, file: WeightFile, mirrors: tuple[str, ...]) -> int:
         def progress(done: int) -> None:
@@ -178,8 +191,7 @@ class Fetching:
             without = without + 1 if len(absent) == len(mirrors) else 0
             if without >= _ROUNDS_WITHOUT:
                 raise Rejected("; ".join(absent))
-            if await asyncio.to_thread(job.cancelled.wait, _PAUSE_S):
-                raise download.Cancelled
+            await job.pause()
 
     async def _in_thread(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*arguments, **named))

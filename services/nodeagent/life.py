@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -51,6 +51,8 @@ _PROBE_S = 2.0
 _DRAINED_AFTER_S = 5.0
 """A draining engine without requests for so long gets none any more: gateways hear of it within a second."""
 
+_RETRY_S = 5.0
+
 _TAIL = 50
 """Output lines told when an engine failed."""
 
@@ -63,6 +65,7 @@ class ShardLife:
         self._changed = changed
         self._task: asyncio.Task[None] | None = None
         self._client: EngineClient | None = None
+        self._engine: Engine | None = None
         self._liveness: Liveness | None = None
         self.record = record
         self.usage: Usage | None = None
@@ -214,7 +217,7 @@ class ShardLife:
         except OSError as error:
             raise Failure("starting", f"{command[0]} could not be started: {error.strerror}") from None
         self._write(phase="loading", process=started)
-        self._client = EngineClient(url, key, engine.metrics)
+        self._client, self._engine = EngineClient(url, key, engine.metrics), engine
         self._report(ShardLoading, pid=started.pid, fetched_bytes=self.record.fetched_bytes)
 
     async def _until_ready(self) -> None:
@@ -299,8 +302,9 @@ class ShardLife:
         engine = node.engines.get(self.wanted.engine)
         if engine is None:
             raise Failure("ready", f"the engine {self.wanted.engine} is no longer on this machine")
-        self._client = EngineClient(record.url, self._key(), engine.metrics)
+        self._client, self._engine = EngineClient(record.url, self._key(), engine.metrics), engine
         serves = record.phase == "ready" and await self._client.healthy()
+        log.info("shard %s runs as process %d and is taken over", self.wanted.shard_id, process.pid)
         self._report(ShardAdopted, pid=process.pid, url=record.url, ready=serves)
         if serves:
             self.ready = True
@@ -322,12 +326,9 @@ class ShardLife:
                 due = now + _PROBE_S
                 healthy, self.readings = await asyncio.gather(client.healthy(), client.readings())
                 now = time.monotonic()
+                cpu_s = self.usage.cpu_s if self.usage else None
                 self._liveness = observed(
-                    self._liveness,
-                    now=now,
-                    healthy=healthy,
-                    readings=self.readings,
-                    cpu_s=self.usage.cpu_s if self.usage else None,
+                    self._liveness, now=now, healthy=healthy, readings=self._moving(cpu_s), cpu_s=cpu_s
                 )
                 sentence = hung(self._liveness, now, self._node.stuck_after_s)
                 if sentence is not None:
@@ -335,6 +336,16 @@ class ShardLife:
                 if self._drained(now):
                     return self.stop("drained: no request is left")
             await asyncio.sleep(_LOOK_S)
+
+    def _moving(self, cpu_s: float | None) -> Readings | None:
+        """The engine's figures, with its CPU time among those that show progress where that is right."""
+        readings, engine = self.readings, self._engine
+        if readings is None or readings.progress is None or cpu_s is None or engine is None:
+            return readings
+        if not engine.cpu_is_progress(self.wanted):
+            return readings
+        # Whole seconds: answering the agent's own questions costs a little as well.
+        return msgspec.structs.replace(readings, progress=readings.progress + int(cpu_s))
 
     def _drained(self, now: float) -> bool:
         if self._draining_since is None or self.readings is None:
@@ -346,6 +357,18 @@ class ShardLife:
     async def _fail(self, failure: Failure) -> None:
         self.ready = False
         await self._until_gone()
+        await self._insisting(self._say_failed, failure)
+
+    async def _insisting(self, step: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """Do a step that writes to disk, again until it is done: a full disk must not hide how a shard ended."""
+        while True:
+            try:
+                return await step(*arguments)
+            except OSError as error:
+                log.error("shard %s: its end cannot be written down (%s); tried again", self.wanted.shard_id, error)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _say_failed(self, failure: Failure) -> None:
         lines = last_lines(self._node.files.output(self.wanted.shard_id), _TAIL)
         if lines:
             await self._node.bus.tell(
@@ -364,6 +387,9 @@ class ShardLife:
             earlier.cancel()
             await asyncio.gather(earlier, return_exceptions=True)
         await self._until_gone()
+        await self._insisting(self._say_stopped)
+
+    async def _say_stopped(self) -> None:
         self._report(ShardStopped, reason=self.record.reason)
         self._write(phase="stopped")
 

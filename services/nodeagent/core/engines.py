@@ -35,6 +35,9 @@ class Engine(Protocol):
     @property
     def metrics(self) -> MetricNames: ...
 
+    def cpu_is_progress(self, wanted: ShardWanted) -> bool:
+        """Whether CPU time it uses shows that it works, where its counters may stand still for minutes."""
+
     def refusal(self, wanted: ShardWanted) -> str | None:
         """Why this engine cannot run ``wanted``, or None."""
 
@@ -109,6 +112,11 @@ class LlamaCpp(msgspec.Struct, frozen=True, kw_only=True):
             progress=("llamacpp:n_decode_total", "llamacpp:prompt_tokens_total"),
         )
 
+    def cpu_is_progress(self, wanted: ShardWanted) -> bool:
+        # On a CPU one decode of a long prompt's 2,048 tokens takes minutes with a large model. With a GPU it takes
+        # moments, and a driver that hangs burns CPU.
+        return not wanted.devices
+
     def refusal(self, wanted: ShardWanted) -> str | None:
         if wanted.weights is None:
             return "llama.cpp needs weights and the model names none (source: library:NAME)"
@@ -168,6 +176,9 @@ class Sim(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def metrics(self) -> MetricNames:
         return VLLM_METRICS
+
+    def cpu_is_progress(self, wanted: ShardWanted) -> bool:
+        return False
 
     def refusal(self, wanted: ShardWanted) -> str | None:
         return tuning.environment_refusal(wanted.env) or tuning.arguments_refusal(wanted.args, SIM_FLAGS)

@@ -152,3 +152,23 @@ life._free_port = lambda host: ports.pop() if ports else free(host)
     assert not ready.url.endswith(f":{sim_engine.port}")
     assert len(box.of(ShardLoading)) == 2
     assert not box.of(ShardFailed)
+
+
+async def test_a_full_disk_hides_no_death(box: Box) -> None:
+    full = """
+from services.nodeagent import life
+from services.nodeagent.adapters.shard_files import ShardFiles
+life._RETRY_S = 0.05
+write, refusals = ShardFiles.write, []
+def sometimes(self, record):
+    if record.phase == "failed" and len(refusals) < 3:
+        refusals.append(1)
+        raise OSError(28, "No space left on device")
+    write(self, record)
+ShardFiles.write = sometimes
+"""
+    box.start_agent(full)
+    await box.want(shard(args=("--die-after", "0")))
+    await box.next(ShardFailed)
+    await eventually(lambda: box.records()["r-1-0"].phase == "failed")
+    assert len(box.of(ShardFailed)) == 1, "the log knows it by its cause"

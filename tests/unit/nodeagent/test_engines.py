@@ -146,3 +146,9 @@ def test_sim_takes_its_pace_from_the_profile() -> None:
     command = SIM.command(wanted, PLACE)
     assert after(command, "--tok-s") == "50"
     assert after(command, "--parallel") == "7"
+
+
+def test_cpu_time_is_progress_only_where_an_engine_computes_on_the_cpu() -> None:
+    assert LLAMA.cpu_is_progress(llama_shard())
+    assert not LLAMA.cpu_is_progress(llama_shard(devices=("GPU-a",)))
+    assert not SIM.cpu_is_progress(shard())
