@@ -264,6 +264,8 @@ class NatsTransport:
         return reader
 
     async def pull(self, stream: str, durable: str, batch: int) -> Reader:
+        if not self.connected:
+            raise BusAway(f"{durable} cannot be pulled: not connected")
         reader = _PullReader(self, stream, durable, batch=batch, ordered=False)
         await reader.open()
         return reader
@@ -386,6 +388,10 @@ class _PullReader:
         await self._ask()
 
     async def _ask(self) -> None:
+        if not self._transport.connected:
+            # nats-py would keep the request until it is connected again: a message could go to a reader long closed.
+            self.lose("not connected")
+            return
         self._left = self._batch
         self._heard = time.monotonic()
         request = b'{"batch":%d,"expires":%d,"idle_heartbeat":%d}' % (
