@@ -61,6 +61,10 @@ class SchedulerProcess:
             stderr=subprocess.STDOUT,
         )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
