@@ -52,7 +52,7 @@ class Gateway:
         self._spool = Spool(settings.data_dir / "spool", settings.spool_max_bytes)
         self._publisher = Publisher(bus, self._spool, gateway_id)
         self._engines = Engines(self._routes, settings.attempts, settings.deadline_s, settings.stall_s)
-        door = Door(self._keys, self._routes, self.not_ready)
+        self._door = door = Door(self._keys, self._routes, self.not_ready)
         completions = Completions(
             door=door,
             routes=self._routes,
@@ -117,6 +117,7 @@ class Gateway:
 
     async def _measure(self) -> None:
         while True:
+            metrics.IN_FLIGHT.set(self._door.in_flight)
             metrics.SPOOL_BACKLOG.set(self._spool.backlog_bytes)
             await asyncio.sleep(GAUGES_EVERY_S)
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from datetime import UTC, datetime
 from typing import Any
 
-from .adapters.http import ON_DISCONNECT
+from .adapters.http import HOLD_HEAD, ON_DISCONNECT
 from .adapters.upstream import Abandoned, Connection
 from .core.errors import Fault, body_of, body_too_large, encoding_not_taken
 
@@ -28,8 +28,9 @@ class Call:
     """
 
     __slots__ = (
-        *("_receive", "_send", "answered", "authorization", "body_bytes", "connection", "encoding", "gone", "headers"),
-        *("method", "path", "request_id", "scope", "started", "started_at", "status", "traceparent", "tracestate"),
+        *("_receive", "_send", "answered", "attributes", "authorization", "body_bytes", "connection", "encoding"),
+        *("gone", "headers", "method", "path", "request_id", "scope", "started", "started_at", "status"),
+        *("traceparent", "tracestate"),
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,6 +50,8 @@ class Call:
         self.headers: Headers = [(b"x-request-id", self.request_id.encode())]
         """What goes with the answer whatever it is."""
         self.connection: Connection | None = None
+        self.attributes: dict[str, str | int] = {}
+        """Of the request's span, as OpenTelemetry's GenAI conventions name them; never text."""
         self.gone = False
         self.answered = False
         self.status = 0
@@ -108,6 +111,8 @@ class Call:
     async def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.answered = True
         self.status = status
+        if not self.gone:
+            self.scope[HOLD_HEAD]()
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.headers]})
 
     async def write(self, data: bytes, more: bool) -> None:

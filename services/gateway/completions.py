@@ -72,21 +72,24 @@ class Completions:
         self._checks = checks
         self._engines = engines
         self._max_body_bytes = max_body_bytes
+        self._tracing = traces.recording()
         self._forward = tuple(name.lower().encode() for name in forward_headers)
 
     def of(self, kind: Kind) -> Handler:
         async def handler(call: Call) -> None:
-            if not traces.recording():
+            if not self._tracing:
                 await self._answer(call, kind)
                 return
             parent = {"traceparent": call.traceparent.decode("latin-1")} if call.traceparent else None
-            attributes = {"gen_ai.operation.name": kind.capability, "llmgw.request_id": call.request_id}
+            attributes = {"gen_ai.operation.name": kind.operation, "llmgw.request_id": call.request_id}
             with traces.span(f"{call.method} {kind.path}", parent, "server", attributes) as span:
                 outgoing: dict[str, str] = {}
                 traces.inject(outgoing)
                 call.traceparent = outgoing.get("traceparent", "").encode() or None
-                await self._answer(call, kind)
-                span.set_attribute("http.response.status_code", call.status)
+                try:
+                    await self._answer(call, kind)
+                finally:
+                    span.set_attributes(call.attributes)
 
         return handler
 

@@ -42,6 +42,8 @@ class Door:
         self._keys = keys
         self._routes = routes
         self._not_ready = not_ready
+        self.in_flight = 0
+        """Requests being answered."""
         self._table: dict[str, dict[str, Handler]] = {
             "/health": {"GET": self._health},
             "/ready": {"GET": self._ready},
@@ -55,20 +57,22 @@ class Door:
         if scope["type"] != "http":
             raise RuntimeError(f"the gateway speaks HTTP, not {scope['type']}")
         call = Call(scope, receive, send)
-        metrics.IN_FLIGHT.inc()
+        self.in_flight += 1
         try:
             await self._handler(call)(call)
         except Fault as fault:
+            metrics.ERRORS.labels(str(fault.status)).inc()
             await call.refuse(fault)
         except Abandoned:
             pass
         except Exception:
             log.exception("request %s failed", call.request_id)
+            metrics.ERRORS.labels("500").inc()
             if not call.answered:
                 await call.refuse(INTERNAL)
             # else: uvicorn closes the connection, which no client takes for a whole answer.
         finally:
-            metrics.IN_FLIGHT.dec()
+            self.in_flight -= 1
 
     def _handler(self, call: Call) -> Handler:
         methods = self._table.get(call.path)

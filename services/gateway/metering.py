@@ -118,6 +118,15 @@ class Meter:
         )
         self._spool.closed(self._slot, record)
         self._slot = None
+        self._call.attributes = {
+            "gen_ai.provider.name": "llmgw",
+            "gen_ai.request.model": self._model_asked,
+            "gen_ai.response.model": self._model,
+            "gen_ai.usage.input_tokens": used.prompt,
+            "gen_ai.usage.output_tokens": used.completion,
+            "http.response.status_code": http_status,
+            "llmgw.status": status,
+        }
         self._count(used, http_status, elapsed_ms)
 
     def _count(self, used: Used, http_status: int, elapsed_ms: float) -> None:

@@ -9,6 +9,9 @@ from .core.usage import Used
 REQUESTS = Counter(
     "llmgw_gateway_requests_total", "Requests answered, by route, model and HTTP status.", ["route", "model", "status"]
 )
+ERRORS = Counter(
+    "llmgw_gateway_errors_total", "Error answers of every path, those about no model included, by status.", ["status"]
+)
 TOKENS = Counter("llmgw_gateway_tokens_total", "Tokens, by model and kind.", ["model", "kind"])
 FIRST_TOKEN = Histogram(
     "llmgw_gateway_first_token_seconds",

@@ -15,8 +15,57 @@ ON_DISCONNECT = "llmgw.on_disconnect"
 """Key of a scope: a function that is called once when the client's connection ends before the answer does."""
 
 
+HOLD_HEAD = "llmgw.hold_head"
+"""Key of a scope: a function after which what is written next goes out together with what is written after it."""
+
+
+class _Joining:
+    """A transport that can put an answer's head and the beginning of its body into one write, and one packet."""
+
+    __slots__ = ("_held", "_hold", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._hold = False
+        self._held = b""
+
+    def hold(self) -> None:
+        self._hold = True
+
+    def write(self, data: bytes) -> None:
+        if self._hold:
+            self._hold = False
+            self._held = data
+        elif self._held:
+            data = self._held + data
+            self._held = b""
+            self._transport.write(data)
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._held:
+            self._transport.write(self._held)
+            self._held = b""
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class ClientConnection(HttpToolsProtocol):
-    """uvicorn's, which also calls back when a client leaves: ASGI alone needs a waiting task a request for that."""
+    """uvicorn's, which also calls back when a client leaves, and joins heads and bodies.
+
+    ASGI alone needs a waiting task for each request for the one, and cannot do the other.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._joining = _Joining(transport)
+        super().connection_made(cast(asyncio.Transport, self._joining))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        cast("dict[str, Any]", self.scope)[HOLD_HEAD] = self._joining.hold
 
     def connection_lost(self, exc: Exception | None) -> None:
         cycle = self.cycle

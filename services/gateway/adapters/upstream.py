@@ -106,6 +106,10 @@ class Connection(asyncio.Protocol):
 
     # what httptools calls
 
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise ValueError("a second answer to one request")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > MAX_HEAD_BYTES:

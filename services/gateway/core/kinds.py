@@ -13,7 +13,9 @@ class Kind(NamedTuple):
     capability: str
     """What a model must be able to do."""
     protocol: Literal["openai.chat", "openai.completions"]
+    operation: str
+    """OpenTelemetry's name for it."""
 
 
-CHAT = Kind("/v1/chat/completions", "messages", "chat", "openai.chat")
-TEXT = Kind("/v1/completions", "prompt", "completions", "openai.completions")
+CHAT = Kind("/v1/chat/completions", "messages", "chat", "openai.chat", "chat")
+TEXT = Kind("/v1/completions", "prompt", "completions", "openai.completions", "text_completion")

@@ -1,8 +1,9 @@
 """Server-sent events on their way through: found in the bytes, counted, and only touched where they must be.
 
-Almost every event of a stream is one ``data:`` line with one delta. Those are recognised by counting a few
-byte patterns over the whole block that arrived, and pass without becoming objects. A block with anything
-else in it (usage, an error, the end, tool calls, comments, several lines) is taken apart event by event.
+Almost every event of a stream is one ``data:`` line with one delta, and differs from the one before only in its
+text: such an event is recognised by the bytes around the text, and passes without becoming an object. Several
+of them in one block are recognised by counting a few byte patterns. A block with anything else in it (usage, an
+error, the end, tool calls, comments, several lines) is taken apart event by event.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ from .usage import Usage, Used, usage_object
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """One event may be long (a whole tool call in a delta); an endless one is a broken engine."""
 
+LEARNING = 3
+"""Events with text that are taken apart to find one that looks like all that follow."""
+
 _EMPTY = re.compile(rb'"(?:delta":\s*\{\s*\}|content":\s*""|content":\s*null|text":\s*"")')
 _SPECIAL = re.compile(rb'"usage"|"error"|\[DONE\]|"tool_calls"|"reasoning')
+_TEXT = re.compile(rb'"(?:content|text)":\s*"((?:[^"\\]|\\.)+)"')
 
 
 class Overlong(ValueError):
@@ -138,8 +143,8 @@ class EventStream:
     """
 
     __slots__ = (
-        *("_first", "_last", "_lines", "_opening", "_usage_event", "failure", "finished", "started", "stopped"),
-        *("tokens", "usage", "wants_usage"),
+        *("_after", "_before", "_first", "_last", "_lines", "_opening", "_usage_event", "failure", "finished"),
+        *("started", "stopped", "tokens", "usage", "wants_usage"),
     )
 
     def __init__(self, wants_usage: bool) -> None:
@@ -148,6 +153,8 @@ class EventStream:
         self._first: bytes | None = None
         self._usage_event: bytes | None = None
         self._last = b""
+        self._before = self._after = b""
+        """The bytes around the text of an event that had nothing but text; b"": none was seen."""
         self.wants_usage = wants_usage
         self.tokens = 0
         """Events with content given so far: at least so many tokens."""
@@ -165,7 +172,14 @@ class EventStream:
         block = self._lines.feed(data)
         if not block or self.finished or self.failure is not None:
             return b""
-        if self.started and _SPECIAL.search(block) is None:
+        before = self._before
+        if before and block.startswith(before) and block.endswith(self._after):
+            text = len(block) - len(before) - len(self._after)
+            if text > 0 and block.find(b'"', len(before)) == len(before) + text:
+                self.tokens += 1
+                self._last = b""
+                return block
+        if self.started and (before or self.tokens > LEARNING) and _SPECIAL.search(block) is None:
             events = block.count(b"\n\n")
             plain = block.count(b"\n\ndata:") + 1
             if plain == events and block.startswith(b"data:") and block.count(b"\n") == 2 * events:
@@ -215,7 +229,6 @@ class EventStream:
             # An answer without a single token is an answer too.
             self.started = True
             out = self._opening
-        self._last = b""
         return b"".join(out)
 
     def _one(self, data: bytes) -> bytes | None:
@@ -239,9 +252,20 @@ class EventStream:
         if any(_has_content(choice) for choice in chunk.choices or ()):
             self.tokens += 1
             self.started = True
+            if not self._before:
+                self._learn(data, chunk)
         elif self.stopped:
             self.started = True
         return _event(_without_usage(data) if b'"usage"' in data else data)
+
+    def _learn(self, data: bytes, chunk: _Chunk) -> None:
+        """Keep what surrounds the text of an event, when it has one text and nothing else to be looked at."""
+        event = _event(data)
+        texts = _TEXT.findall(event)
+        alone = len(texts) == 1 and len(chunk.choices or ()) == 1 and not self.stopped
+        if alone and b'"role"' not in event and _SPECIAL.search(event) is None:
+            begins, ends = _TEXT.search(event).span(1)  # type: ignore[union-attr]
+            self._before, self._after = event[:begins], event[ends:]
 
     def _note_stop(self, chunk: _Chunk) -> None:
         if any(choice.finish_reason for choice in chunk.choices or ()):

@@ -76,9 +76,32 @@ def test_nothing_goes_out_before_the_first_content() -> None:
 def test_plain_events_pass_as_they_are() -> None:
     stream = EventStream(wants_usage=False)
     stream.feed(sse(ROLE, WORDS[0]))
+    one = sse(WORDS[1])
+    assert stream.feed(one) is one
+    assert stream.tokens == 2
+    assert not stream.complete
     block = sse(*WORDS, LAST)
     assert stream.feed(block) is block
-    assert stream.tokens == 4
+    assert stream.tokens == 5
+    assert stream.complete
+    stream.feed(sse(chunk(usage=USAGE)))
+    assert stream.complete
+
+
+def test_events_with_quotes_other_choices_or_a_role_are_told_apart() -> None:
+    odd = [
+        chunk({"role": "assistant", "content": "a"}),
+        chunk({"content": 'say "b"'}),
+        chunk({"content": "c"}),
+        chunk({"content": ""}),
+        chunk({"content": "\\"}),
+        chunk({"content": "d"}, usage=USAGE),
+        chunk({"content": "e"}, "stop"),
+    ]
+    stream = EventStream(wants_usage=False)
+    out = b"".join(stream.feed(sse(event)) for event in odd)
+    assert parsed(out) == [{k: v for k, v in event.items() if k != "usage"} for event in odd]
+    assert stream.tokens == 6
     assert stream.complete
 
 
