@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
 from . import topology
 from .authority import Authority
 from .bus import Bus, BusSettings, Fence, NotLeader, Unanswered
@@ -13,6 +16,8 @@ from .snapshot import Snapshot
 from .transport import AskFailed, BusAway, BusError, Misconfigured
 from .view import View
 from .work import Again, Park, Worker
+
+log = logging.getLogger("llmgw.bus")
 
 
 async def connect(settings: BusSettings) -> Bus:
@@ -40,6 +45,22 @@ async def verify(bus: Bus) -> None:
     await topology.verify(bus.transport)
 
 
+async def keep(bus: Bus) -> None:
+    """Runs for ever: makes the volatile stream this identity keeps again whenever a restarted server lost it."""
+    name = topology.KEEPERS.get(bus.identity)
+    assert isinstance(bus.transport, NatsTransport)
+    while name is not None:
+        bus.transport.renewed.clear()
+        try:
+            for done in await topology.restore(bus.transport, name):
+                log.info("%s, which a restarted server had lost", done)
+        except BusError as error:
+            log.warning("%s could not be looked after: %s", name, error)
+            await asyncio.sleep(1)
+            continue
+        await bus.transport.renewed.wait()
+
+
 __all__ = [
     "Again",
     "AskFailed",
@@ -63,5 +84,6 @@ __all__ = [
     "Worker",
     "connect",
     "ensure",
+    "keep",
     "verify",
 ]

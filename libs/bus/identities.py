@@ -16,7 +16,7 @@ import nkeys
 
 from libs.events.subjects import encode_token
 
-from .topology import CONSUMERS
+from .topology import CONSUMERS, KEEPERS
 
 SERVICES = ("gateway", "scheduler", "accounting", "guard", "mirror")
 OPERATOR = "operator"
@@ -39,6 +39,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """Questions it answers, as a NATS service."""
     writes: tuple[str, ...] = ()
     """Buckets it writes."""
+    keeps: str | None = None
+    """The volatile stream it makes again when a restarted server lost it."""
     leads: str | None = None
     """The lease it may take."""
     reads: tuple[str, ...] = ()
@@ -64,6 +66,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             stream = CONSUMERS[durable].stream
             allowed += [f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}", f"$JS.ACK.{stream}.{durable}.>"]
             allowed.append(f"llmgw.dlq.{stream}.{durable}")
+        if self.keeps is not None:
+            allowed += [f"$JS.API.STREAM.CREATE.{self.keeps}", f"$JS.API.CONSUMER.DURABLE.CREATE.{self.keeps}.*"]
         if self.leads is not None:
             allowed += [f"llmgw.evt.{self.leads}.main.elected", f"$KV.leases.{self.leads}"]
             allowed.append("$JS.API.STREAM.MSG.GET.KV_leases")
@@ -88,6 +92,7 @@ GRANTS: dict[str, Grant] = {
         says=("llmgw.evt.model.>", "llmgw.evt.node.>", "llmgw.evt.replica.>", "llmgw.tel.scheduler.>"),
         answers=("llmgw.ask.scheduler.>",),
         writes=("routes", "desired", "nodes", "models"),
+        keeps=KEEPERS["scheduler"],
         leads="scheduler",
         reads=("EVENTS", "TELEMETRY", "KV_routes", "KV_desired", "KV_nodes", "KV_models", "KV_library"),
         hears=("llmgw.tel.>",),
@@ -105,6 +110,7 @@ GRANTS: dict[str, Grant] = {
         says=("llmgw.evt.policy.>", "llmgw.use.guard.>"),
         answers=("llmgw.ask.guard.>",),
         writes=("policies",),
+        keeps=KEEPERS["guard"],
         leads="guard",
         reads=("EVENTS", "KV_policies"),
         works=("cmd-guard", "guard-checks"),

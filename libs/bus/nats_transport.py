@@ -81,6 +81,8 @@ class NatsTransport:
         self.identity = identity
         self.on_failure: Callable[[str], None] = lambda why: None
         """Called when the connection is beyond repair: the process should end and be started again."""
+        self.renewed = asyncio.Event()
+        """Set at every reconnect; whoever waits for it clears it."""
         self._watchdog = asyncio.create_task(self._watch(), name="bus watchdog")
 
     @classmethod
@@ -109,6 +111,7 @@ class NatsTransport:
             link.epoch += 1
             link.connected_since = time.monotonic()
             log.info("bus connected again")
+            transport.renewed.set()
             for reader in list(transport._readers):
                 reader.lose("the connection was renewed")
 

@@ -16,12 +16,19 @@ log = logging.getLogger("llmgw.bus")
 SECOND = 10**9
 """JetStream's durations are nanoseconds."""
 MIB = 1024 * 1024
+NOT_FOUND = (10059, 10014)
+"""JetStream's codes: no such stream, no such consumer."""
 
 
 @dataclass(frozen=True)
 class Stream:
     name: str
     config: dict[str, Any] = field(hash=False)
+
+    @property
+    def volatile(self) -> bool:
+        """In memory: a server that restarts forgets that there ever was such a stream."""
+        return bool(self.config["storage"] == "memory")
 
 
 @dataclass(frozen=True)
@@ -148,38 +155,62 @@ def differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
     return wrong
 
 
+KEEPERS: dict[str, str] = {"guard": "CHECKS", "scheduler": "TELEMETRY"}
+"""Service to the volatile stream it makes again after a restart of the server: the one that reads it."""
+
+
 async def ensure(transport: NatsTransport, replicas: int = 1) -> list[str]:
     """Create or update everything; returns what was done. Raises Misconfigured when the server did not take it."""
     done: list[str] = []
     for stream in STREAMS:
         config = stream.config | {"num_replicas": replicas}
-        try:
-            found = await transport.api(f"STREAM.INFO.{stream.name}")
-            if not differences(config, found["config"]):
-                continue
-            verb = "UPDATE"
-        except ApiRefused as error:
-            if error.code != 10059:  # stream not found
-                raise
-            verb = "CREATE"
-        echoed = await transport.api(f"STREAM.{verb}.{stream.name}", config)
-        _check(f"stream {stream.name}", config, echoed["config"])
-        done.append(f"{verb.lower()}d stream {stream.name}")
+        found = await _info(transport, f"STREAM.INFO.{stream.name}")
+        if found is not None and not differences(config, found):
+            continue
+        done.append(await _set_stream(transport, stream, config, "CREATE" if found is None else "UPDATE"))
     for consumer in CONSUMERS.values():
-        try:
-            found = await transport.api(f"CONSUMER.INFO.{consumer.stream}.{consumer.durable}")
-            if not differences(consumer.config, found["config"]):
-                continue
-        except ApiRefused as error:
-            if error.code != 10014:  # consumer not found
-                raise
-        echoed = await transport.api(
-            f"CONSUMER.DURABLE.CREATE.{consumer.stream}.{consumer.durable}",
-            {"stream_name": consumer.stream, "config": consumer.config},
-        )
-        _check(f"consumer {consumer.durable}", consumer.config, echoed["config"])
-        done.append(f"set consumer {consumer.durable}")
+        found = await _info(transport, f"CONSUMER.INFO.{consumer.stream}.{consumer.durable}")
+        if found is None or differences(consumer.config, found):
+            done.append(await _set_consumer(transport, consumer))
     return done
+
+
+async def restore(transport: NatsTransport, name: str) -> list[str]:
+    """Create a volatile stream and its consumers where they are gone; what is there is left alone."""
+    done: list[str] = []
+    stream = next(stream for stream in STREAMS if stream.name == name)
+    if await _info(transport, f"STREAM.INFO.{name}") is None:
+        log = await _info(transport, "STREAM.INFO.EVENTS") or {}
+        config = stream.config | {"num_replicas": log.get("num_replicas", 1)}
+        done.append(await _set_stream(transport, stream, config, "CREATE"))
+    for consumer in CONSUMERS.values():
+        if consumer.stream == name and await _info(transport, f"CONSUMER.INFO.{name}.{consumer.durable}") is None:
+            done.append(await _set_consumer(transport, consumer))
+    return done
+
+
+async def _info(transport: NatsTransport, call: str) -> dict[str, Any] | None:
+    """The configuration of a stream or consumer; None when there is none."""
+    try:
+        found: dict[str, Any] = (await transport.api(call))["config"]
+    except ApiRefused as error:
+        if error.code not in NOT_FOUND:
+            raise
+        return None
+    return found
+
+
+async def _set_stream(transport: NatsTransport, stream: Stream, config: dict[str, Any], verb: str) -> str:
+    echoed = await transport.api(f"STREAM.{verb}.{stream.name}", config)
+    _check(f"stream {stream.name}", config, echoed["config"])
+    return f"{verb.lower()}d stream {stream.name}"
+
+
+async def _set_consumer(transport: NatsTransport, consumer: Consumer) -> str:
+    request = {"stream_name": consumer.stream, "config": consumer.config}
+    echoed = await transport.api(f"CONSUMER.DURABLE.CREATE.{consumer.stream}.{consumer.durable}", request)
+    _check(f"consumer {consumer.durable}", consumer.config, echoed["config"])
+    return f"set consumer {consumer.durable}"
 
 
 def _check(what: str, wanted: dict[str, Any], found: dict[str, Any]) -> None:
@@ -189,9 +220,9 @@ def _check(what: str, wanted: dict[str, Any], found: dict[str, Any]) -> None:
 
 
 async def missing(transport: NatsTransport) -> list[str]:
-    """What is not there or not as it should be; empty: all is well."""
+    """What is not there or not as it should be; empty: all is well. Volatile streams are their keepers' matter."""
     wrong: list[str] = []
-    for stream in STREAMS:
+    for stream in (stream for stream in STREAMS if not stream.volatile):
         try:
             found = await transport.api(f"STREAM.INFO.{stream.name}")
         except ApiRefused:

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 
 import uvloop
 
-from libs.bus import Bus, BusSettings, Misconfigured, connect, verify
+from libs.bus import Bus, BusSettings, Misconfigured, connect, keep, verify
 
 from . import logs, metrics, traces
 from .settings import CommonSettings, S
@@ -149,6 +149,7 @@ class Process:
         wanted = BusSettings(settings.nats_url, settings.credentials, self._identity, settings.instance)
         self._bus = await self._waited(f"the bus at {settings.nats_url}", connect(wanted))
         await self._waited("the streams of the bus (`llmgw bus init`)", verify(self._bus))
+        self._background.append(asyncio.create_task(keep(self._bus), name="volatile streams"))
         built = self._make(self._bus)
         self._service = await built if inspect.isawaitable(built) else built
         await self._waited("its parts", self._service.start())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
 
-from libs.bus import Bus, BusAway, BusSettings, Delivery, connect, ensure
+from libs.bus import Bus, BusAway, BusSettings, Delivery, connect, ensure, keep, verify
 from libs.events.node import NodeJoined
+from libs.events.policy import Check
 from libs.events.usage import UsageBatch
 from libs.events.views import LibraryEntry
 from libs.testing import eventually
@@ -166,6 +168,33 @@ async def test_an_older_server_is_refused() -> None:
         await connect(BusSettings(url=f"nats://127.0.0.1:{port}"))
     server.close()
     await server.wait_closed()
+
+
+async def test_what_a_killed_server_forgot_is_made_again_by_its_keeper_and_others_need_not_wait(
+    bus: Bus, nats_server: NatsServer
+) -> None:
+    guard = await connect(BusSettings(url=nats_server.url, identity="guard"))
+    keeping = asyncio.create_task(keep(guard))
+    judged: list[str] = []
+
+    async def judge(deliveries: list[Delivery]) -> None:
+        judged.extend(d.message.check_id for d in deliveries if isinstance(d.message, Check))
+
+    await guard.work("guard-checks", judge)
+    await asyncio.to_thread(nats_server.kill)
+    await asyncio.to_thread(nats_server.start)
+    await asyncio.wait_for(verify(bus), 10)
+    checks = (str(number) for number in itertools.count())
+
+    async def one_is_judged() -> bool:
+        check_id = next(checks)
+        await bus.tell(Check(gateway_id="g", check_id=check_id, request_id="r", project="p", policies=(), segments=()))
+        return bool(judged)
+
+    await eventually(one_is_judged, deadline_s=15, every_s=0.1)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    await guard.close()
 
 
 async def test_bus_init_changes_nothing_the_second_time_and_mends_what_was_changed(bus: Bus) -> None:
