@@ -202,5 +202,13 @@ def done_lines(results: Iterable[StepDone]) -> Iterator[str]:
 @on_cluster
 async def export(cluster: Cluster) -> None:
     """Write what is declared now, in the format of apply: `llmgw export | llmgw apply -f -` changes nothing."""
-    declared = msgspec.to_builtins(sections(await current(cluster)))
+    declared = without_empty(msgspec.to_builtins(sections(await current(cluster))))
     cluster.out.one(declared, [yaml.safe_dump(declared, sort_keys=False, allow_unicode=True, width=110).rstrip()])
+
+
+def without_empty(value: Any) -> Any:
+    """The same without fields that say nothing."""
+    if isinstance(value, dict):
+        fields = {name: without_empty(one) for name, one in value.items()}
+        return {name: one for name, one in fields.items() if one not in ({}, [], ())}
+    return [without_empty(one) for one in value] if isinstance(value, list | tuple) else value

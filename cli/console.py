@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import re
 import shutil
 import sys
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ LARGEST_LOG_BYTES = 64 * 1024 * 1024
 """A log file beyond this is moved aside (one older is kept): nobody watches the disk of a demo."""
 LINE_BYTES = 2000
 COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
+NATS_INFORMATION = re.compile(r"\[\d+\] \S+ \S+ \[INF\]")
 LEVELS = ("warning", "error", "critical")
 
 
@@ -31,8 +34,10 @@ class Tail:
 
 @dataclass
 class Console:
-    """Standard output of ``up``."""
+    """Standard output of ``up``. Nobody reading it any more is no reason to stop."""
 
+    own_log: Path
+    """Where standard output goes when ``up`` runs in the background."""
     tails: dict[str, Tail] = field(default_factory=dict)
     width: int = 10
 
@@ -40,13 +45,13 @@ class Console:
         """One line of a part."""
         self.width = max(self.width, len(part))
         colour = COLOURS[sum(part.encode()) % len(COLOURS)]
-        click.echo(f"{click.style(part.ljust(self.width), fg=colour)} | {line[:LINE_BYTES]}")
-        sys.stdout.flush()
+        self.plain(f"{click.style(part.ljust(self.width), fg=colour)} | {line[:LINE_BYTES]}")
 
     def plain(self, line: str) -> None:
         """A line to copy from: nothing stands before it."""
-        click.echo(line)
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            click.echo(line)
+            sys.stdout.flush()
 
     def follow(self, part: str, file: Path) -> None:
         """Show what is written to a log file from now on."""
@@ -62,7 +67,12 @@ class Console:
         """Show what was written since the last time."""
         for part, tail in self.tails.items():
             for line in _new_lines(tail):
-                self.say(part, readable(line))
+                words = readable(line)
+                if words:
+                    self.say(part, words)
+        with contextlib.suppress(OSError):
+            if self.own_log.exists() and self.own_log.stat().st_size > LARGEST_LOG_BYTES:
+                _cut(self.own_log)
 
 
 def _new_lines(tail: Tail) -> list[str]:
@@ -77,10 +87,7 @@ def _new_lines(tail: Tail) -> list[str]:
             found = tail.rest + file.read(1024 * 1024)
             tail.offset = file.tell()
         if tail.offset > LARGEST_LOG_BYTES:
-            # Its writers append: the file is copied and cut, so that they need not open it again.
-            shutil.copyfile(tail.file, tail.file.with_suffix(".log.1"))
-            with tail.file.open("r+b") as file:
-                file.truncate(0)
+            _cut(tail.file)
             tail.offset = 0
     except OSError:
         return []
@@ -88,8 +95,17 @@ def _new_lines(tail: Tail) -> list[str]:
     return [line.decode(errors="replace") for line in lines if line.strip()]
 
 
+def _cut(file: Path) -> None:
+    """Copy a log aside and empty it. Its writers append: they need not open it again."""
+    shutil.copyfile(file, file.with_suffix(".log.1"))
+    with file.open("r+b") as log:
+        log.truncate(0)
+
+
 def readable(line: str) -> str:
-    """A JSON log line in few words; any other line as it is."""
+    """A JSON log line in few words, nothing of what nats-server says only for information; other lines as they are."""
+    if NATS_INFORMATION.match(line):
+        return ""
     if not line.startswith("{"):
         return line
     try:

@@ -194,6 +194,8 @@ def _awaits(spec: Spec, added: set[tuple[Kind, str]]) -> frozenset[str]:
 
 def differences(before: Any, after: Any) -> tuple[Change, ...]:
     """The fields that differ; of something new or gone, those that are not at their defaults."""
+    if before is None or after is None:
+        before, after = msgspec.to_builtins(before), msgspec.to_builtins(after)
     old, new = _flat(before), _flat(after)
     changes = []
     for path in [*new, *(path for path in old if path not in new)]:
@@ -210,17 +212,23 @@ def _flat(value: Any, path: str = "") -> dict[str, Any]:
         fields = {name: getattr(value, name) for name in value.__struct_fields__}
     elif isinstance(value, dict):
         fields = value
-    elif isinstance(value, tuple) and any(isinstance(one, msgspec.Struct) for one in value):
-        fields = {f"[{one.name if hasattr(one, 'name') else number}]": one for number, one in enumerate(value)}
+    elif isinstance(value, tuple | list) and any(isinstance(one, msgspec.Struct | dict) for one in value):
+        fields = {f"[{_name(one, number)}]": one for number, one in enumerate(value)}
     else:
-        return {} if value in ((), "") else {path: value}
+        return {} if value in ((), [], "") else {path: value}
     flat: dict[str, Any] = {}
     for name, child in fields.items():
         flat |= _flat(child, f"{path}{name}" if name.startswith("[") else f"{path}.{name}" if path else name)
     return flat
 
 
+def _name(element: Any, number: int) -> Any:
+    """What an element of a list is called in a path: its name, where it has one."""
+    named = element.get("name") if isinstance(element, dict) else getattr(element, "name", None)
+    return number if named is None else named
+
+
 def _text(value: Any) -> str:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return ", ".join(str(one) for one in value)
     return "yes" if value is True else "no" if value is False else str(value)

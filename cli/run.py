@@ -96,8 +96,12 @@ async def stop_engines_of(file: Path | None) -> list[str]:
 def settings(service: str, file: Path | None, out: Output) -> None:
     """Every setting of a service: its default, its meaning, its value and where that comes from."""
     described = load(service, file).describe()
-    columns = [("SETTING", "name"), ("VALUE", "value"), ("FROM", "source"), ("DEFAULT", "default"), ("TYPE", "type")]
-    out.rows(described, [*columns, ("VARIABLE", "variable"), ("MEANING", "meaning")], "")
+    lines: list[str] = []
+    for one in described:
+        where = f", default {one.default}" if one.source != "default" else ""
+        lines += [f"{one.name} = {one.value}  (from {one.source}{where})", f"    {one.meaning}"]
+        lines.append(f"    {one.type}; variable {one.variable}")
+    out.one(described, lines)
 
 
 def scheduler_fold(events: Iterable[tuple[int, Event]]) -> Any:

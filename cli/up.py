@@ -41,6 +41,7 @@ state_dir_option = click.option(
 @click.option("--detach", is_flag=True, help="Return once a chat completion succeeds; `llmgw down` stops it.")
 @click.option("--no-model", is_flag=True, help="Start without the demo's model.")
 @click.option("--fleet", type=click.Path(path_type=Path, dir_okay=False), help="Simulated machines, and what to apply.")
+@json_option
 @click.option(
     "--hold",
     "holds",
@@ -49,7 +50,13 @@ state_dir_option = click.option(
     help=f"When this part dies, keep it down so long before it is started again, {HOLD_S:g} s unless given: for tests.",
 )
 def up(
-    state_dir: Path | None, port: int | None, detach: bool, no_model: bool, fleet: Path | None, holds: tuple[str, ...]
+    state_dir: Path | None,
+    port: int | None,
+    detach: bool,
+    no_model: bool,
+    fleet: Path | None,
+    out: Output,
+    holds: tuple[str, ...],
 ) -> None:
     """Start a whole cluster on this machine and keep it running until Ctrl-C."""
     home = Home(state_dir or default())
@@ -58,9 +65,11 @@ def up(
     home.make()
     if detach:
         wait_detached(home, detached(home))
+        endpoint = home.endpoint()
+        out.one(endpoint, [f"llmgw is up: {endpoint.base_url} (keys in {home.endpoint_file})"])
         return
     quiet()
-    console = Console()
+    console = Console(home.log("up"))
     with home.lock():
         record = home.record()
         leave_nothing(record, console)
@@ -112,7 +121,6 @@ def wait_detached(home: Home, child: subprocess.Popen[bytes]) -> None:
         record = home.record()
         ours = record.up is not None and record.up.pid == child.pid
         if ours and record.phase == "ready":
-            click.echo(f"llmgw is up: {home.endpoint().base_url} (keys in {home.endpoint_file})")
             return
         if ours and record.reason and record.reason != told:
             told = record.reason

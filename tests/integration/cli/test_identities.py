@@ -1,0 +1,177 @@
+"""What nats-server lets each identity do: its own, and nothing of another's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from libs.bus import Bus, BusAway, BusSettings, connect, ensure
+from libs.bus.identities import GRANTS, OPERATOR, authorization, ensure_seed, grants, node_identity
+from libs.bus.topology import CONSUMERS
+from libs.testing import eventually
+from libs.testing.nats import NatsServer
+
+MACHINE = "gpu-07.example"
+OTHER = "gpu-08.example"
+IDENTITIES = (*GRANTS, node_identity(MACHINE), node_identity(OTHER))
+REFUSED_S = 0.2
+OWN = {
+    "scheduler": "llmgw.evt.replica.r-1.ready",
+    "accounting": "llmgw.evt.key.k-1.created",
+    "guard": "llmgw.evt.policy.p.defined",
+    "mirror": "llmgw.evt.library.w.version_added",
+    "gateway": "llmgw.use.gateway.g-1.batch",
+    node_identity(MACHINE): "llmgw.evt.shard.gpu-07=2Eexample.r-1-0.ready",
+    node_identity(OTHER): "llmgw.evt.machine.gpu-08=2Eexample.registered",
+}
+"""A subject each identity publishes, and nobody else may."""
+VIEWS = {
+    "scheduler": ("routes", "desired", "nodes", "models"),
+    "accounting": ("keys", "spend"),
+    "guard": ("policies",),
+    "mirror": ("library",),
+}
+
+
+@pytest.fixture
+def seeds(tmp_path: Path) -> dict[str, Path]:
+    return {name: tmp_path / f"{name}.nk" for name in IDENTITIES}
+
+
+@pytest.fixture
+def server(tmp_path: Path, seeds: dict[str, Path]) -> Iterator[NatsServer]:
+    allowed = grants([MACHINE, OTHER])
+    text = authorization({name: ensure_seed(path) for name, path in seeds.items()}, allowed)
+    server = NatsServer(tmp_path / "nats", authorization=text)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def enter(server: NatsServer, seeds: dict[str, Path]) -> AsyncIterator[Callable[[str], Awaitable[Bus]]]:
+    """Connect under an identity."""
+    connected: list[Bus] = []
+
+    async def enter(identity: str) -> Bus:
+        bus = await connect(BusSettings(url=server.url, credentials=seeds[identity], identity=identity))
+        connected.append(bus)
+        return bus
+
+    await ensure(await enter(OPERATOR))
+    yield enter
+    for bus in connected:
+        await bus.close()
+
+
+async def may_store(bus: Bus, subject: str) -> bool:
+    try:
+        await bus.transport.store(subject, b"{}", {}, timeout_s=REFUSED_S)
+    except BusAway:
+        return False
+    return True
+
+
+async def may_read(bus: Bus, stream: str, subject: str) -> bool:
+    try:
+        # A call that is refused is never answered.
+        async with asyncio.timeout(REFUSED_S):
+            reader = await bus.transport.read(stream, [subject], 0)
+    except TimeoutError:
+        return False
+    await reader.close()
+    return True
+
+
+@pytest.mark.parametrize("identity", OWN)
+async def test_an_identity_says_its_own_and_nothing_of_another_s(
+    enter: Callable[[str], Awaitable[Bus]], identity: str
+) -> None:
+    bus = await enter(identity)
+
+    assert await may_store(bus, OWN[identity])
+    for other, subject in OWN.items():
+        if other != identity:
+            assert not await may_store(bus, subject), f"{identity} may say {subject}"
+
+
+@pytest.mark.parametrize("identity", ["gateway", "guard", node_identity(MACHINE)])
+async def test_a_view_is_written_by_its_owner_only(enter: Callable[[str], Awaitable[Bus]], identity: str) -> None:
+    bus = await enter(identity)
+
+    for owner, buckets in VIEWS.items():
+        for bucket in buckets:
+            assert await may_store(bus, f"$KV.{bucket}.x") is (owner == identity)
+
+
+async def test_a_node_reads_what_it_should_run_and_no_other_s(enter: Callable[[str], Awaitable[Bus]]) -> None:
+    bus = await enter(node_identity(MACHINE))
+    own, other = (f"$KV.desired.{name.removeprefix('node-')}" for name in IDENTITIES[-2:])
+
+    assert await may_read(bus, "KV_desired", own)
+    assert not await may_read(bus, "KV_desired", other)
+    assert not await may_read(bus, "KV_desired", "$KV.desired.>")
+    assert not await may_read(bus, "KV_keys", "$KV.keys.>")
+    assert not await may_read(bus, "EVENTS", "llmgw.evt.>")
+
+
+async def test_only_gateways_and_operators_give_commands(enter: Callable[[str], Awaitable[Bus]]) -> None:
+    subject = "llmgw.cmd.scheduler.define_model"
+
+    assert await may_store(await enter("gateway"), subject)
+    assert await may_store(await enter(OPERATOR), subject)
+    assert not await may_store(await enter("guard"), subject)
+    assert not await may_store(await enter(node_identity(MACHINE)), subject)
+
+
+async def test_nobody_hears_the_answers_of_another(enter: Callable[[str], Awaitable[Bus]]) -> None:
+    gateway, guard = await enter("gateway"), await enter("guard")
+    heard: list[bytes] = []
+    overheard: list[bytes] = []
+
+    async def hear(payload: bytes) -> None:
+        heard.append(payload)
+
+    async def overhear(raw: object) -> None:
+        overheard.append(b"")
+
+    inbox = await gateway.inbox(hear)
+    await guard.transport.subscribe("_INBOX.gateway.>", overhear)
+    await guard.reply(inbox, {"verdict": "allow"})
+
+    await eventually(lambda: heard)
+    assert overheard == []
+
+
+async def test_without_a_seed_nobody_comes_in(server: NatsServer, tmp_path: Path) -> None:
+    stranger = tmp_path / "stranger.nk"
+    ensure_seed(stranger)
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.0):
+            await connect(BusSettings(url=server.url, credentials=stranger, identity=OPERATOR))
+
+
+def test_a_service_works_only_through_consumers_that_exist() -> None:
+    worked = [durable for grant in GRANTS.values() for durable in grant.works]
+
+    assert sorted(worked) == sorted(CONSUMERS)
+
+
+def test_a_machine_s_name_is_one_token_whatever_it_is() -> None:
+    assert node_identity("gpu-07.example") == "node-gpu-07=2Eexample"
+
+
+def test_a_seed_is_made_once_and_is_its_owner_s(tmp_path: Path) -> None:
+    file = tmp_path / "a" / "operator.nk"
+
+    public = ensure_seed(file)
+
+    assert ensure_seed(file) == public
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.write_text("not a seed")
+    with pytest.raises(ValueError, match="holds no nkey seed"):
+        ensure_seed(file)
