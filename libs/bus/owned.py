@@ -31,6 +31,7 @@ class OwnedView(Generic[V]):
         self._view = view
         self._values: dict[str, V] = {}
         self._revisions: dict[str, int] = {}
+        self._term = 0
 
     @property
     def values(self) -> Mapping[str, V]:
@@ -61,6 +62,24 @@ class OwnedView(Generic[V]):
         finally:
             await reading.stop()
         self._values, self._revisions = values, revisions
+
+    async def become(self, wanted: Mapping[str, V], term: int) -> None:
+        """Make the bucket hold just this, taking it over when ``term`` (the election one leads from) is a new one.
+
+        Raises BusAway, also when somebody else wrote meanwhile: it is taken over again then, if we still lead.
+        """
+        try:
+            if term != self._term:
+                await self.take()
+                self._term = term
+            for key in self._values.keys() - wanted.keys():
+                await self.delete(key)
+            for key, value in wanted.items():
+                if self._values.get(key) != value:
+                    await self.put(key, value)
+        except Overtaken as why:
+            self._term = 0
+            raise BusAway(str(why)) from None
 
     async def put(self, key: str, value: V) -> None:
         """Raises Overtaken; BusAway after 15 s of trying."""

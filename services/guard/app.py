@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from libs.bus import Authority, Bus, Worker
+from libs.bus import Authority, Bus, OwnedView, Worker
 from libs.events import Event
 from libs.events.policy import PolicySpec
 from libs.events.questions import Examined, ExamineGuard, ListPolicies, PoliciesAnswer
@@ -14,7 +14,6 @@ from .core.state import State, decide, evolve
 from .facts import Facts
 from .rulebook import Rulebook
 from .settings import GuardSettings
-from .views import PoliciesView
 
 SUBJECTS = (
     "llmgw.evt.policy.>",
@@ -34,6 +33,7 @@ class Guard:
         self._rulebook = Rulebook()
         self._facts = Facts(bus, settings.instance)
         self._checks = Checks(bus, self._rulebook, self._facts, settings.threads)
+        self._view = OwnedView(bus.view("policies", PolicySpec))
         self._lanes: list[Worker] = []
         self._opening: asyncio.Task[None] | None = None
         self._authority: Authority[State] = Authority(
@@ -44,7 +44,7 @@ class Guard:
             initial=State(),
             evolve=self._fold,
             decide=decide,
-            on_change=PoliciesView(bus.view("policies", PolicySpec)).refresh,
+            on_change=self._publish,
             owns=("policy", "guard"),
         )
 
@@ -69,6 +69,9 @@ class Guard:
         await self._facts.stop()
         await self._authority.stop()
         await self._checks.stop()
+
+    async def _publish(self, state: State, position: int) -> None:
+        await self._view.become(state.policies, state.election)
 
     def not_ready(self) -> list[str]:
         return self._authority.not_ready()

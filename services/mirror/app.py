@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 
-from libs.bus import Authority, Bus, BusAway, Misconfigured
+from libs.bus import Authority, Bus, BusAway, Misconfigured, OwnedView
 from libs.events import Command, Event
 from libs.events.commands import ImportVersion
 from libs.events.library import MirrorServing
@@ -19,7 +19,6 @@ from .adapters.store import Store, StoreTaken
 from .core.state import State, decide, entries, evolve
 from .library import Library
 from .settings import MirrorSettings
-from .views import LibraryView
 
 log = logging.getLogger("llmgw.mirror")
 
@@ -33,7 +32,7 @@ class Mirror:
         self._bus = bus
         self._store = Store(settings.data_dir)
         self._library = Library(self._store, lambda: self._authority.state)
-        self._view = LibraryView(bus.view("library", LibraryEntry))
+        self._view = OwnedView(bus.view("library", LibraryEntry))
         self._files: FileServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._said = False
@@ -97,7 +96,7 @@ class Mirror:
     async def _publish(self, state: State, position: int) -> None:
         # First served, then announced.
         await self._library.settle()
-        await self._view.refresh(state, position)
+        await self._view.become(entries(state), state.election)
 
     async def _work(self, command: Command, command_id: str, event: Event | None) -> Event | None:
         return await self._library.bring(command) if isinstance(command, ImportVersion) else event
