@@ -125,7 +125,7 @@ async def test_a_shard_withdrawn_while_its_weights_come_is_stopped_at_once(box: 
     await box.want(shard(weights=weights((mirror.url,), file)))
     await eventually(lambda: bool(mirror.requests))
     await box.want()
-    await box.next(ShardStopped, deadline_s=3)
+    await box.next(ShardStopped, deadline_s=8)
     assert not box.of(ShardFailed)
 
 

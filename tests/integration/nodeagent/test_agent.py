@@ -119,7 +119,7 @@ async def test_an_engine_that_dies_while_serving_is_reported_at_once_and_not_res
     await box.want(shard())
     ready = await box.next(ShardReady)
     signal_process(ready.pid, signal.SIGKILL)
-    failed = await box.next(ShardFailed, deadline_s=3)
+    failed = await box.next(ShardFailed, deadline_s=8)
     assert (failed.phase, failed.exit_code) == ("ready", -9)
     assert "SIGKILL" in failed.reason
     await box.want(shard(), shard("r-2-0"))
