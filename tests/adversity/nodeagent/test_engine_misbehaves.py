@@ -14,7 +14,7 @@ from libs.events.shard import ShardFailed, ShardLoading, ShardReady, ShardStoppe
 from libs.events.views import WeightsWanted
 from libs.testing.engine import SimEngine
 from libs.testing.waiting import eventually
-from services.nodeagent.adapters.process import Engines, alive, marked, members, same
+from services.nodeagent.adapters.process import Engines, alive, entry, mark_of, marked, members, same
 from tests.integration.nodeagent.box import Box
 from tests.integration.nodeagent.files import FileServer, serving
 from tests.unit.nodeagent.wanted import shard
@@ -43,13 +43,14 @@ async def test_an_engine_that_ignores_term_and_scatters_workers_is_gone_to_the_l
     engines = Engines(tmp_path)
     output = tmp_path / "output.log"
     process = engines.start("r-1-0", [sys.executable, "-c", STUBBORN], {}, output)
-    await eventually(lambda: output.exists() and "up" in output.read_text())
-    assert same(process)
-    everyone = members(process, f"{tmp_path}//r-1-0")
-    assert len(everyone) == 4
-    await engines.stop("r-1-0", process, 0.3)
-    assert not any(os.path.exists(f"/proc/{one.pid}") and one in members(None, "") for one in everyone)
-    assert members(process, f"{tmp_path}//r-1-0") == []
+    try:
+        await eventually(lambda: output.exists() and "up" in output.read_text())
+        assert same(process)
+        everyone = members(process, mark_of(tmp_path, "r-1-0"))
+        assert len(everyone) == 4
+    finally:
+        await engines.stop("r-1-0", process, 0.3)
+    assert [one for one in everyone if entry(one.pid) == one] == []
     assert marked(tmp_path) == {}
     assert not alive(process)
     assert engines.exit_code(process) == -9
