@@ -77,6 +77,7 @@ class Running:
         self._with_model = with_model
         self._supervisor = Supervisor(console.say, self._note)
         self._asked_to_stop = asyncio.Event()
+        console.width = max(map(len, layout.names))
 
     async def run(self) -> None:
         """Start everything, keep it running until a signal, stop everything. Raises Failed when it cannot start."""

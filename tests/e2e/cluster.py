@@ -82,6 +82,12 @@ class Cluster:
             time.sleep(0.05)
         return process
 
+    def until_served(self, deadline_s: float = 30.0) -> None:
+        """Wait until every model has all its replicas."""
+        end = time.monotonic() + deadline_s
+        while any(one["ready"] < one["wanted"] for one in (models := self.json("model", "list"))):
+            assert time.monotonic() < end, models
+
     def down(self) -> None:
         """Stop it, whatever state it is in."""
         self.run("down", timeout_s=120)

@@ -16,6 +16,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path_factory.mktemp("cluster") / "state")
     try:
         cluster.up("--port", "0", "--no-model", "--fleet", str(FLEET))
+        cluster.until_served()
         yield cluster
     finally:
         cluster.down()

@@ -32,6 +32,7 @@ def test_after_a_killed_up_the_next_one_goes_on_and_ctrl_c_leaves_nothing(
 ) -> None:
     cluster = new_cluster()
     first = cluster.up_in_foreground(*SIM)
+    cluster.until_served()
     engines = cluster.engine_pids()
     assert len(engines) == 2
     left = cluster.processes()
