@@ -95,6 +95,7 @@ class Gateway:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        metrics.flush()
         await self._publisher.stop()
         await self._checks.stop()
         await self._rates.stop()
@@ -117,6 +118,7 @@ class Gateway:
 
     async def _measure(self) -> None:
         while True:
+            metrics.flush()
             metrics.IN_FLIGHT.set(self._door.in_flight)
             metrics.SPOOL_BACKLOG.set(self._spool.backlog_bytes)
             await asyncio.sleep(GAUGES_EVERY_S)

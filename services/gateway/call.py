@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
+import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from datetime import UTC, datetime
@@ -19,6 +19,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
+
+_numbers = random.Random(random.SystemRandom().getrandbits(128))
+"""Request ids must be unique, not secret: the system is asked for randomness once, not for each request."""
 
 
 class Call:
@@ -41,7 +44,7 @@ class Call:
         self.path: str = scope["path"]
         self.started = time.perf_counter()
         self.started_at = datetime.now(UTC)
-        self.request_id = f"req-{os.urandom(10).hex()}"
+        self.request_id = f"req-{_numbers.getrandbits(80):020x}"
         self.authorization: bytes | None = None
         self.traceparent: bytes | None = None
         self.tracestate: bytes | None = None

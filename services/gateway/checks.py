@@ -50,6 +50,9 @@ class Checks:
         self, request_id: str, project: str, policies: tuple[str, ...], segments: tuple[Segment, ...]
     ) -> Verdict | None:
         """The guard's verdict; None when none came in time or it could not judge."""
+        if not self._bus.connected:
+            metrics.CHECKS.labels("bus away").inc()
+            return None
         check = self._check(request_id, project, policies, segments, self._inbox)
         future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         self._waiting[check.check_id] = future

@@ -44,35 +44,53 @@ VERDICT = Histogram(
 )
 
 
-class _Children:
-    """The children of every metric of one (route, model, status): looked up once, not for each request."""
+class _Account:
+    """What was counted for one (route, model, status) since the last flush.
 
-    __slots__ = ("cached", "completion", "duration", "first_token", "prompt", "requests")
+    With several processes every count is a write to a mapped file; counters are written once a second instead.
+    """
+
+    __slots__ = (
+        *("_cached", "_completion", "_prompt", "_requests", "cached", "completion", "duration", "first_token"),
+        *("prompt", "requests"),
+    )
 
     def __init__(self, route: str, model: str, status: int) -> None:
-        self.requests = REQUESTS.labels(route, model, str(status))
+        self._requests = REQUESTS.labels(route, model, str(status))
+        self._prompt = TOKENS.labels(model, "prompt")
+        self._cached = TOKENS.labels(model, "cached")
+        self._completion = TOKENS.labels(model, "completion")
         self.duration = DURATION.labels(model)
         self.first_token = FIRST_TOKEN.labels(model)
-        self.prompt = TOKENS.labels(model, "prompt")
-        self.cached = TOKENS.labels(model, "cached")
-        self.completion = TOKENS.labels(model, "completion")
+        self.requests = self.prompt = self.cached = self.completion = 0
+
+    def flush(self) -> None:
+        if self.requests:
+            self._requests.inc(self.requests)
+            self._prompt.inc(self.prompt)
+            self._cached.inc(self.cached)
+            self._completion.inc(self.completion)
+            self.requests = self.prompt = self.cached = self.completion = 0
 
 
-_children: dict[tuple[str, str, int], _Children] = {}
+_accounts: dict[tuple[str, str, int], _Account] = {}
 
 
 def finished(route: str, model: str, status: int, seconds: float, first_token_s: float | None, used: Used) -> None:
     """A request about a model of the catalog ended."""
-    children = _children.get((route, model, status))
-    if children is None:
-        children = _children[route, model, status] = _Children(route, model, status)
-    children.requests.inc()
-    children.duration.observe(seconds)
+    account = _accounts.get((route, model, status))
+    if account is None:
+        account = _accounts[route, model, status] = _Account(route, model, status)
+    account.requests += 1
+    account.prompt += used.prompt
+    account.cached += used.cached
+    account.completion += used.completion
+    account.duration.observe(seconds)
     if first_token_s is not None:
-        children.first_token.observe(first_token_s)
-    if used.prompt:
-        children.prompt.inc(used.prompt)
-    if used.cached:
-        children.cached.inc(used.cached)
-    if used.completion:
-        children.completion.inc(used.completion)
+        account.first_token.observe(first_token_s)
+
+
+def flush() -> None:
+    """Let the counters show what was counted."""
+    for account in _accounts.values():
+        account.flush()

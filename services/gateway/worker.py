@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -25,6 +26,8 @@ log = logging.getLogger("llmgw.gateway")
 VARIABLE = "LLMGW_WORKER"
 """Where the parent puts a worker's Inheritance, as JSON. Not on the command line: settings may name secrets."""
 REPORT_EVERY_S = 0.25
+GC_THRESHOLD = 20_000
+"""Objects made and not yet freed before the youngest are looked through; Python's 700 is a request or two."""
 
 
 class Inheritance(msgspec.Struct):
@@ -57,6 +60,10 @@ class Worker:
     async def start(self) -> None:
         self._tasks = [asyncio.create_task(self._end_with_parent()), asyncio.create_task(self._report())]
         await self._gateway.start()
+        # Requests leave almost no cycles behind: what lives for good is not looked through again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
 
     async def stop(self) -> None:
         await self._gateway.stop()
