@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 from prometheus_client import Counter
 
-from libs.bus import Bus, View
+from libs.bus import Bus, BusAway, Overtaken, OwnedView
 from libs.events.views import Desired, ModelView, NodeView, Route, ShardWanted
 from libs.runtime.secrets import BadSecret, engine_key, seal
 
@@ -61,10 +61,10 @@ class Projection:
     """
 
     def __init__(self, bus: Bus, fleet_secret: bytes | None) -> None:
-        self._routes = _Written(bus.view("routes", Route), "routes", _route_at)
-        self._desired = _Written(bus.view("desired", Desired), "desired", _desired_at)
-        self._nodes = _Written(bus.view("nodes", NodeView), "nodes", _undated)
-        self._models = _Written(bus.view("models", ModelView), "models", _undated)
+        self._routes = _Written(bus, "routes", Route, _route_at)
+        self._desired = _Written(bus, "desired", Desired, _desired_at)
+        self._nodes = _Written(bus, "nodes", NodeView, _undated)
+        self._models = _Written(bus, "models", ModelView, _undated)
         self._sealer = Sealer(fleet_secret)
         self._election = 0
         self._position = -1
@@ -73,13 +73,21 @@ class Projection:
         self._everywhere = 0
 
     async def refresh(self, state: State, position: int) -> None:
-        """Write what is not yet as ``state`` has it. What fails to be written is tried again the next time."""
+        """Write what is not yet as ``state`` has it. Raises BusAway; what was not written is tried again then."""
+        try:
+            await self._refresh(state)
+        except Overtaken as why:
+            # By hand, or by a leader we have not heard of yet: take the buckets over again, if we still lead then.
+            self._election = -1
+            raise BusAway(str(why)) from None
+
+    async def _refresh(self, state: State) -> None:
         if state.election != self._election:
             election = state.election
-            await self._routes.read()
-            await self._desired.read()
-            await self._nodes.read()
-            await self._models.read()
+            await self._routes.take()
+            await self._desired.take()
+            await self._nodes.take()
+            await self._models.take()
             self._models_seen, self._machines_seen, self._position = {}, {}, -1
             self._election = election
         if self._position == state.position:
@@ -151,29 +159,29 @@ class Projection:
 class _Written(Generic[V]):
     """One bucket, and what stands in it as far as this instance knows."""
 
-    def __init__(self, view: View[V], bucket: str, stamp: Callable[[V, int], V]) -> None:
+    def __init__(self, bus: Bus, bucket: str, kind: type[V], stamp: Callable[[V, int], V]) -> None:
         """``stamp`` writes into a value from which position in the log it was derived."""
-        self._view = view
+        self._view = OwnedView(bus.view(bucket, kind))
         self._bucket = bucket
         self._stamp = stamp
-        self.last: dict[str, V] = {}
 
-    async def read(self) -> None:
-        self.last = await self._view.all()
+    @property
+    def last(self) -> Mapping[str, V]:
+        return self._view.values
+
+    async def take(self) -> None:
+        await self._view.take()
 
     async def write(self, values: Mapping[str, V | None], position: int) -> None:
-        """Put what differs in more than its position; None: the key is removed."""
+        """Put what differs in more than its position; None: the key is removed. Raises Overtaken, BusAway."""
         for key, value in values.items():
             last = self.last.get(key)
             if value is None:
                 if last is None:
                     continue
                 await self._view.delete(key)
-                del self.last[key]
             elif last is None or self._stamp(last, 0) != self._stamp(value, 0):
-                stamped = self._stamp(value, position)
-                await self._view.put(key, stamped)
-                self.last[key] = stamped
+                await self._view.put(key, self._stamp(value, position))
             else:
                 continue
             WRITTEN.labels(self._bucket).inc()

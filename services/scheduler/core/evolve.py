@@ -359,7 +359,10 @@ def _shard(phase: ShardPhase) -> Callable[[State, Any, int], None]:
     def fold(state: State, event: Any, position: int) -> None:
         replica = state.facts.replicas.get(event.replica_id)
         shard = replica.shards.get(event.shard_id) if replica is not None else None
-        reported = ("ready" if event.ready else "loading") if isinstance(event, ShardAdopted) else phase
+        reported = phase
+        if isinstance(event, ShardAdopted) and (event.ready or (shard is not None and shard.phase == "ready")):
+            # A busy engine may not answer its agent's first question; what comes of it the agent says.
+            reported = "ready"
         if replica is None or shard is None or shard.placement.machine_id != event.machine_id:
             _orphan(state, event, reported, position)
             return

@@ -84,16 +84,19 @@ def _ended(state: State, model: Model, replica: Replica, now: datetime) -> Decis
             # It had served and was stopped on purpose: no fault of the model.
             drain = ReplicaDraining(at=now, replica_id=replica.replica_id, model=replica.model, reason=reason)
             return f"EVENTS:{shard.position}", drain
+        if shard.phase in ("starting", "loading") and replica.phase == "ready":
+            reason = f"{where} starts it anew: it had lost the engine without a word"
+            return _fail(state, model, replica, reason, f"EVENTS:{shard.position}", now)
     return None
 
 
 def _start(state: State, replica: Replica, hearing: Hearing | None, now: datetime) -> Decision | None:
-    if replica.phase != "placed":
-        return None
     waiting = [s for s in replica.shards.values() if s.phase != "ready"]
+    url = next(iter(replica.shards.values())).url
+    if replica.phase == "ready" and (waiting or url == replica.url):
+        return None
     if not waiting:
         last = max(replica.shards.values(), key=lambda s: s.position)
-        url = next(iter(replica.shards.values())).url
         ready = ReplicaReady(at=now, replica_id=replica.replica_id, model=replica.model, url=url)
         return f"EVENTS:{last.position}", ready
     late = overdue(replica, waiting, hearing, now)

@@ -46,7 +46,10 @@ class _Settled(msgspec.Struct, frozen=True):
 
 
 class Reconciler:
-    """The leader's judgement. What it keeps only spares work: a new one decides the same."""
+    """The leader's judgement. What it keeps only spares work: a new one decides the same.
+
+    (But for one thing: why nothing fits is told anew when room was gained, not when yet more of it went.)
+    """
 
     def __init__(self) -> None:
         self._settled: dict[str, _Settled] = {}

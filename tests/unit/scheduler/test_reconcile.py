@@ -8,7 +8,8 @@ from libs.events.commands import CordonNode, DrainNode, RemoveModel, RestartMode
 from libs.events.model import ModelParked, ModelUnplaced, Scaling
 from libs.events.node import NodeLost, NodeReturned
 from libs.events.replica import ReplicaDraining, ReplicaFailed, ReplicaPlaced, ReplicaRecovered, ReplicaStopped
-from libs.events.shard import ShardStarting, ShardStopped
+from libs.events.shard import ShardAdopted, ShardStarting, ShardStopped
+from services.scheduler.core.views import route
 
 from .harness import World, cpu_profile, gpu_profile, index_follows_facts, model_spec, no_double_holding, really_free
 
@@ -386,6 +387,29 @@ def test_a_machine_that_comes_back_with_nothing_and_no_notes(world: World) -> No
     assert world.serving() == ["b"]
     assert len(world.replicas()) == 1
     assert not world.state.held["a"]
+
+
+def test_an_agent_that_lost_its_notes_and_starts_anew_is_noticed(world: World) -> None:
+    machine = world.machine()
+    world.define(model_spec())
+    world.settle()
+    machine.wipe()
+    world.settle()
+    [failed] = world.events(ReplicaFailed)
+    assert "starts it anew" in failed.reason
+    assert world.serving() == ["cpu-1"]
+    assert len(machine.shards) == 1
+
+
+def test_an_engine_taken_over_at_another_address_is_routed_there(world: World) -> None:
+    machine = world.machine()
+    world.define(model_spec())
+    world.settle()
+    [(shard, _)] = machine.shards.values()
+    machine.say(ShardAdopted(**machine._about(shard), pid=1, url="http://cpu-1:2", ready=True))
+    world.settle()
+    assert [e.url for e in route(world.state, world.model()).endpoints] == ["http://cpu-1:2"]
+    assert len(world.events(ReplicaPlaced)) == 1
 
 
 def test_an_agent_that_restarts_changes_nothing(world: World) -> None:
