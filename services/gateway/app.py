@@ -9,13 +9,13 @@ import socket
 
 import uvloop
 
-from libs.bus import Bus
+from libs.bus import Bus, Misconfigured
 from libs.runtime import logs, traces
-from libs.runtime.secrets import decode_fleet_secret, read_reference
+from libs.runtime.secrets import BadSecret, decode_fleet_secret, read_reference
 
 from . import metrics
 from .adapters.http import HttpServer
-from .adapters.spool import Spool
+from .adapters.spool import Spool, SpoolBroken
 from .admin import Admin
 from .asking import Engines
 from .checks import Checks
@@ -41,15 +41,18 @@ class Gateway:
 
     def __init__(self, settings: GatewaySettings, bus: Bus, listening: socket.socket) -> None:
         gateway_id = settings.instance
-        secret = None
-        if settings.fleet_secret is not None:
-            secret = decode_fleet_secret(read_reference(settings.fleet_secret), settings.fleet_secret)
+        try:
+            secret = None
+            if settings.fleet_secret is not None:
+                secret = decode_fleet_secret(read_reference(settings.fleet_secret), settings.fleet_secret)
+            self._spool = Spool(settings.data_dir / "spool", settings.spool_max_bytes)
+        except (BadSecret, SpoolBroken, OSError) as problem:
+            raise Misconfigured(str(problem)) from None
         self._rates = Rates(bus, gateway_id)
         self._keys = Keys(bus)
         self._routes = Routes(bus, self._rates.in_flight, secret, settings.connect_timeout_s)
         self._policies = Policies(bus)
         self._checks = Checks(bus, gateway_id, settings.verdict_timeout_s)
-        self._spool = Spool(settings.data_dir / "spool", settings.spool_max_bytes)
         self._publisher = Publisher(bus, self._spool, gateway_id)
         self._engines = Engines(self._routes, settings.attempts, settings.deadline_s, settings.stall_s)
         self._door = door = Door(self._keys, self._routes, self.not_ready)

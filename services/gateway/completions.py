@@ -44,8 +44,9 @@ MAX_CHECK_CHARACTERS = 2 * 1024 * 1024
 """A check is one message on the bus, whose limit is 8 MiB; a character takes up to four bytes."""
 CLIENT_LEFT = 499
 """nginx's status for a client that closed the connection before there was an answer."""
-NEAR = 0.8
-"""From this share of a limit on, the other gateways are told at once."""
+NEAR = 0.2
+FEW = 5
+"""With so little of a limit left (a share, or requests) the other gateways are told at once."""
 
 
 class Completions:
@@ -132,13 +133,13 @@ class Completions:
             call.headers += _limit_headers(key.rpm, left, over)
             if over is not None:
                 raise errors.over_rate("This key", key.rpm, "requests", over.retry_after_s, ())
-            if left <= key.rpm * (1 - NEAR):
+            if left <= max(FEW, key.rpm * NEAR):
                 self._rates.hurry()
         if key.project_rpm is not None:
             over = requests.over(project, key.project_rpm, now)
             if over is not None:
                 raise errors.over_rate(f"The project '{project}'", key.project_rpm, "requests", over.retry_after_s, ())
-            if requests.used(project, now) >= key.project_rpm * NEAR:
+            if key.project_rpm - requests.used(project, now) <= max(FEW, key.project_rpm * NEAR):
                 self._rates.hurry()
         if key.tpm is not None and (over := tokens.over(key_id, key.tpm, now)) is not None:
             raise errors.over_rate("This key", key.tpm, "tokens", over.retry_after_s, ())

@@ -15,7 +15,7 @@ from libs.events.usage import GatewayRates
 from .core.windows import SILENT_S, Counts
 
 EVERY_S = 0.5
-HURRIED_S = 0.05
+HURRIED_S = 0.02
 """A gateway where a limit comes near says so at once, but no more often than this."""
 
 
