@@ -25,7 +25,10 @@ RECENT = 40
 """Happenings remembered of one model, to tell its story; the log has them all."""
 
 
-class Shard(msgspec.Struct):
+# Defaults are left out of what is hashed: a field added later does not change the hash of an old log.
+
+
+class Shard(msgspec.Struct, omit_defaults=True):
     """The part of a replica on one machine: what it holds, and what the machine last said of it."""
 
     placement: ShardPlacement
@@ -43,7 +46,7 @@ class Shard(msgspec.Struct):
         return self.phase in ENDED
 
 
-class Replica(msgspec.Struct):
+class Replica(msgspec.Struct, omit_defaults=True):
     replica_id: str
     model: str
     profile: Profile
@@ -75,7 +78,7 @@ class Replica(msgspec.Struct):
         return all(shard.ended for shard in self.shards.values())
 
 
-class Model(msgspec.Struct):
+class Model(msgspec.Struct, omit_defaults=True):
     name: str
     spec: ModelSpec
     """Its scaling is the one in force."""
@@ -102,7 +105,7 @@ class Model(msgspec.Struct):
     unplaced: Explanation | None = None
 
 
-class Orphan(msgspec.Struct):
+class Orphan(msgspec.Struct, omit_defaults=True):
     """A shard a machine reports and nobody asked for. Its room is unknown, so nothing new goes to that machine."""
 
     replica_id: str
@@ -111,7 +114,7 @@ class Orphan(msgspec.Struct):
     position: int
 
 
-class Machine(msgspec.Struct):
+class Machine(msgspec.Struct, omit_defaults=True):
     facts: MachineRegistered
     registered: int
     """Sequence of these facts."""
@@ -133,7 +136,7 @@ class Machine(msgspec.Struct):
         return self.lost_at is not None
 
 
-class Facts(msgspec.Struct):
+class Facts(msgspec.Struct, omit_defaults=True):
     """All that the log says and nothing derived: what the state hash is taken over."""
 
     models: dict[str, Model] = {}

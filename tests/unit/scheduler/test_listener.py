@@ -1,0 +1,139 @@
+"""Hearing machines: silence counts only while the leader would have heard."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from libs.bus import Bus
+from libs.events.leadership import SchedulerPulse
+from libs.events.machine import GpuSample, MachineSample, ShardSample
+from libs.testing import eventually
+from services.scheduler.adapters.listener import Listener
+
+AT = datetime(2026, 11, 29, tzinfo=UTC)
+
+
+class Ears:
+    """A listener whose time is moved by hand; it hears itself once a second while it is not deaf."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.now = 1000.0
+        self.listener = Listener(bus, "s-1", lambda: self.now)
+        self.deaf = False
+        self.speaking: set[str] = set()
+
+    async def wait(self, seconds: float) -> None:
+        for _ in range(int(seconds)):
+            self.now += 1
+            if not self.deaf:
+                await self.listener.hear_ourselves(SchedulerPulse(at=AT, instance="s-1"))
+                for machine_id in sorted(self.speaking):
+                    await self.says(machine_id)
+            self.listener.asked_to_decide(["a", "b"])
+
+    async def says(self, machine_id: str, **fields: object) -> None:
+        await self.listener.hear(MachineSample(at=AT, machine_id=machine_id, **fields))  # type: ignore[arg-type]
+
+    def silent_ms(self, machine_id: str) -> int | None:
+        hearing = self.listener.hearing(["a", "b"])
+        return None if hearing is None else hearing[machine_id].silent_ms
+
+
+@pytest.fixture
+def ears(memory_bus: Bus) -> Ears:
+    return Ears(memory_bus)
+
+
+async def test_silence_is_counted_from_the_last_sample(ears: Ears) -> None:
+    ears.speaking = {"a", "b"}
+    await ears.wait(3)
+    assert (ears.silent_ms("a"), ears.silent_ms("b")) == (0, 0)
+    ears.speaking = {"b"}
+    await ears.wait(9)
+    assert (ears.silent_ms("a"), ears.silent_ms("b")) == (9000, 0)
+
+
+async def test_nothing_is_heard_before_we_hear_ourselves(ears: Ears) -> None:
+    assert ears.listener.hearing(["a"]) is None
+
+
+async def test_a_deaf_time_counts_for_nobody(ears: Ears) -> None:
+    ears.speaking = {"a", "b"}
+    await ears.wait(3)
+    ears.deaf = True
+    await ears.wait(60)
+    assert ears.silent_ms("a") is None
+    ears.deaf = False
+    ears.speaking = {"b"}
+    await ears.wait(5)
+    assert ears.silent_ms("a") == 4000
+    hearing = ears.listener.hearing(["a", "b"])
+    assert hearing is not None
+    assert not hearing["a"].present
+    assert hearing["b"].present
+
+
+async def test_a_pause_of_the_process_counts_for_nobody(ears: Ears) -> None:
+    ears.speaking = {"a"}
+    await ears.wait(3)
+    ears.now += 100
+    assert ears.silent_ms("a") is None
+    await ears.wait(1)
+    assert ears.silent_ms("a") == 0
+
+
+async def test_who_begins_to_decide_begins_to_listen(ears: Ears) -> None:
+    ears.speaking = {"a"}
+    await ears.wait(3)
+    ears.speaking = set()
+    for _ in range(20):  # a standby hears, and is not asked
+        ears.now += 1
+        await ears.listener.hear_ourselves(SchedulerPulse(at=AT, instance="s-1"))
+    assert ears.silent_ms("a") == 20_000
+    hearing = ears.listener.asked_to_decide(["a"])
+    assert hearing is not None
+    assert hearing["a"].silent_ms == 0
+    assert not hearing["a"].sampled
+
+
+async def test_a_machine_is_not_silent_for_longer_than_it_is_known(ears: Ears) -> None:
+    await ears.wait(30)
+    hearing = ears.listener.hearing(["new"])
+    assert hearing is not None
+    assert hearing["new"].silent_ms == 0
+    assert not hearing["new"].present
+
+
+async def test_what_a_sample_says_is_kept(ears: Ears) -> None:
+    await ears.wait(1)
+    fields = {
+        "shards": (ShardSample(shard_id="r-1-0"),),
+        "disk_free_mb": {"/": 10, "/data": 500},
+        "gpus": (GpuSample(uuid="u1", foreign_memory_mb=900), GpuSample(uuid="u2")),
+        "fetching": {"w@v1": "5/10 bytes"},
+    }
+    await ears.says("a", **fields)
+    await ears.wait(2)
+    await ears.says("a", **fields)
+    hearing = ears.listener.hearing(["a"])
+    assert hearing is not None
+    heard = hearing["a"]
+    assert heard.shards == {"r-1-0"}
+    assert heard.disk_free_mb == 500
+    assert heard.foreign_mb == {"u1": 900}
+    assert heard.fetching_ms == {"w@v1": 2000}
+    await ears.says("a", **fields | {"fetching": {"w@v1": "6/10 bytes"}})
+    hearing = ears.listener.hearing(["a"])
+    assert hearing is not None
+    assert hearing["a"].fetching_ms == {"w@v1": 0}
+
+
+async def test_it_hears_itself_over_the_bus(memory_bus: Bus) -> None:
+    listener = Listener(memory_bus, "s-1")
+    await listener.start()
+    await eventually(lambda: listener.hearing([]) is not None)
+    await memory_bus.tell(MachineSample(at=AT, machine_id="a"))
+    await eventually(lambda: (listener.hearing(["a"]) or {})["a"].present)
+    await listener.stop()
