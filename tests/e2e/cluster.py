@@ -85,8 +85,10 @@ class Cluster:
     def until_served(self, deadline_s: float = 30.0) -> None:
         """Wait until every model has all its replicas."""
         end = time.monotonic() + deadline_s
-        while any(one["ready"] < one["wanted"] for one in (models := self.json("model", "list"))):
+        models = self.json("model", "list")
+        while any(one["ready"] < one["wanted"] for one in models):
             assert time.monotonic() < end, models
+            models = self.json("model", "list")
 
     def down(self) -> None:
         """Stop it, whatever state it is in."""

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from libs.runtime import secrets
 from libs.testing import eventually
 from libs.testing.ledger import LedgerRow, inconsistencies, rows
 from libs.testing.traffic import Answer, Traffic
 
 from .cluster import FLEET, Cluster
+from .engines import fetch, generated, shards
 
 BUS_AWAY_S = 30
 DATABASE_AWAY_S = 60
@@ -36,16 +34,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.down()
-
-
-def shards(cluster: Cluster) -> dict[str, dict[str, Any]]:
-    """Shard id to what its node keeps about it, of those that are ready."""
-    found = {}
-    for file in cluster.state_dir.glob("data/nodeagent*/shards/*/state.json"):
-        record = json.loads(file.read_text())
-        if record["phase"] == "ready":
-            found[record["wanted"]["shard_id"]] = record | {"agent": file.parents[2].name}
-    return found
 
 
 def engines(cluster: Cluster) -> dict[str, int]:
@@ -77,17 +65,6 @@ async def ready(cluster: Cluster, part: str, deadline_s: float = 20) -> None:
         return (await fetch(port, "/ready"))[0] == 200
 
     await eventually(asked, deadline_s, every_s=0.1, what=f"{part} is ready")
-
-
-async def fetch(port: int, path: str, headers: str = "") -> tuple[int, bytes]:
-    """Status and body of a GET on this machine. Raises OSError."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{headers}connection: close\r\n\r\n".encode())
-        head, _, body = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
-    finally:
-        writer.close()
-    return int(head.split(b" ", 2)[1]), body
 
 
 async def ledger_of(cluster: Cluster, answers: list[Answer], deadline_s: float = 30) -> dict[str, LedgerRow]:
@@ -141,19 +118,6 @@ async def test_any_control_process_killed_is_not_noticed_by_clients_or_engines(c
     assert_exact(running.answers, ledger)
 
 
-async def engine_counts(cluster: Cluster) -> dict[str, int]:
-    """Request id to tokens generated, by the engines' own count."""
-    fleet = secrets.fleet_secret(cluster.state_dir / "secrets" / "fleet.secret")
-    counts: dict[str, int] = {}
-    for record in shards(cluster).values():
-        wanted = record["wanted"]
-        key = secrets.engine_key(fleet, wanted["replica_id"], wanted.get("generation", 1))
-        port = int(record["url"].rsplit(":", 1)[1])
-        _, body = await fetch(port, "/sim/requests", f"authorization: Bearer {key}\r\n")
-        counts |= {told["id"]: told["generated"] for told in json.loads(body)["requests"]}
-    return counts
-
-
 async def test_a_killed_gateway_worker_takes_only_its_own_requests_along_and_each_is_billed_as_cut(
     cluster: Cluster,
 ) -> None:
@@ -170,13 +134,13 @@ async def test_a_killed_gateway_worker_takes_only_its_own_requests_along_and_eac
     assert all(answer.status in (0, 200) and answer.error for answer in failed)
     ledger = await ledger_of(cluster, running.answers)
     assert_exact(running.answers, ledger)
-    generated = await engine_counts(cluster)
+    counts = {told.id: told.generated for told in await generated(cluster)}
     for answer in failed:
         if not answer.request_id:
             continue  # cut before the first byte: there is nothing to find it by
         row = ledger[answer.request_id]
         assert row.status == "cut"
-        assert answer.tokens <= row.completion_tokens <= generated[answer.request_id]
+        assert answer.tokens <= row.completion_tokens <= counts[answer.request_id]
 
 
 async def test_the_bus_away_for_half_a_minute_and_the_database_for_a_minute_cost_no_request(
