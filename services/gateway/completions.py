@@ -154,7 +154,7 @@ class Completions:
         if asked.model != served.route.model:
             changes["model"] = msgspec.json.encode(served.route.model)
         if asked.stream and not asked.wants_usage:
-            changes["stream_options"] = bodies.asking_usage(body)
+            changes["stream_options"] = bodies.asking_usage(asked, body)
         applicable = self._policies.applicable(key.policies)
         if applicable is not None:
             changes |= await self._ruled(call, key, applicable, bodies.readable(body))

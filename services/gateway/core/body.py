@@ -103,11 +103,12 @@ def edited(body: bytes, changes: dict[str, bytes]) -> bytes:
     return msgspec.json.encode(fields)
 
 
-def asking_usage(body: bytes) -> bytes:
+def asking_usage(asked: Asked, body: bytes) -> bytes:
     """The JSON of ``stream_options`` that asks for usage and keeps what the client put there."""
-    raw = _fields.decode(body).get("stream_options")
-    options = msgspec.json.decode(raw) if raw is not None else None
-    return msgspec.json.encode({**(options if isinstance(options, dict) else {}), "include_usage": True})
+    if asked.stream_options is None:
+        return b'{"include_usage":true}'
+    options = msgspec.json.decode(_fields.decode(body)["stream_options"])
+    return msgspec.json.encode({**options, "include_usage": True})
 
 
 # what a policy reads

@@ -80,12 +80,10 @@ def test_an_edit_leaves_every_other_field_alone(unknown: dict[str, Any]) -> None
 
 
 def test_usage_is_asked_beside_what_the_client_asked() -> None:
-    assert json.loads(asking_usage(b'{"stream_options":{"x":1,"include_usage":false}}')) == {
-        "x": 1,
-        "include_usage": True,
-    }
-    for body in (b"{}", b'{"stream_options":null}'):
-        assert json.loads(asking_usage(body)) == {"include_usage": True}
+    kept = {"x": 1, "include_usage": False}
+    for options, wanted in ((kept, kept | {"include_usage": True}), (None, {"include_usage": True})):
+        body = json.dumps(HELLO | {"stream_options": options}).encode()
+        assert json.loads(asking_usage(read(body, "messages"), body)) == wanted
 
 
 MIXED = {
