@@ -2,9 +2,47 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from .contract import Event, Telemetry, Value, registered
+
+
+class PcieLink(Value, frozen=True, kw_only=True):
+    """How a card is linked to its host. The generation in use now is not here: it drops while a card idles."""
+
+    generation: int | None = None
+    """The fastest that card and slot allow together."""
+    card_generation: int | None = None
+    lanes: int | None = None
+    """In use."""
+    card_lanes: int | None = None
+
+
+class MigInstance(Value, frozen=True, kw_only=True):
+    """Which card a MIG instance is carved from, and how."""
+
+    card_index: int
+    card_uuid: str
+    card_memory_total_mb: int
+    device: int
+    """Its number on the card."""
+    profile: str
+    """``3g.40gb``."""
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+
+
+class NvlinkFabric(Value, frozen=True, kw_only=True):
+    """A card's membership in an NVLink domain that spans machines, as the driver tells it."""
+
+    state: Literal["not_started", "in_progress", "completed"]
+    status: str = ""
+    """What the fabric manager's attempt to join ended with; empty when it succeeded."""
+    cluster_uuid: str | None = None
+    """None also for a single machine's NVSwitch, which reports zeros: that is no domain."""
+    clique: int | None = None
+    bandwidth_degraded: bool | None = None
 
 
 class Gpu(Value, frozen=True, kw_only=True):
@@ -22,6 +60,54 @@ class Gpu(Value, frozen=True, kw_only=True):
     nvlink_peers: tuple[str, ...] = ()
     """UUIDs of the GPUs reached over NVLink."""
     problems: tuple[str, ...] = ()
+    """Sentences that keep the card out of placement. What only makes it slower is among the machine's problems."""
+    nvlink_domain: str | None = None
+    """``<cluster uuid>/<clique>`` of the domain across machines that it has joined."""
+    nvlink: NvlinkFabric | None = None
+    mig: MigInstance | None = None
+    """Set when this is an instance. Its index is then 1000 + 100 x card + device."""
+    pcie: PcieLink | None = None
+    adapter_distances: dict[str, str] = {}
+    """Network adapter to how far it is: PIX, PXB, PHB, NODE or SYS, nearest first in this list."""
+    ecc_enabled: bool | None = None
+
+
+class FabricPort(Value, frozen=True, kw_only=True):
+    """One port of an InfiniBand or RoCE adapter."""
+
+    adapter: str
+    port: int
+    link_layer: Literal["InfiniBand", "Ethernet"]
+    state: str
+    """``active``, ``down``, ``init``, ``armed``."""
+    physical_state: str = ""
+    rate_gbps: float | None = None
+    node_guid: str | None = None
+    port_guid: str | None = None
+    lid: int | None = None
+    fabric: str = ""
+    """What the operator calls the fabric it is on; empty when the settings name none for it."""
+    network: str | None = None
+    """The physical fabric it was measured to be on: ``sm:<lowest GUID of the subnet's managers>`` for InfiniBand,
+    ``ip:<network>`` for RoCE. Ports with different ones cannot reach each other."""
+    network_unknown: str = ""
+    """Why ``network`` is not known, as a sentence."""
+    master_manager: str | None = None
+    """GUID of the subnet manager that serves it."""
+    managers: tuple[str, ...] = ()
+    """GUIDs of every subnet manager on its subnet."""
+    gid_index: int | None = None
+    """Of its RoCE v2 address."""
+    interface: str | None = None
+    """The network interface of a RoCE port."""
+
+
+class Imex(Value, frozen=True, kw_only=True):
+    """The service through which GPUs of an NVLink domain share memory across machines."""
+
+    state: str
+    """Of its systemd unit: ``active``, ``inactive``, ``failed``."""
+    channels: int = 0
 
 
 class Filesystem(Value, frozen=True, kw_only=True):
@@ -68,6 +154,58 @@ class MachineRegistered(Event, frozen=True, kw_only=True, tag="machine.registere
     simulated: bool = False
     problems: tuple[str, ...] = ()
     """What of it is worse than it should be, as sentences: what it costs and how to mend it."""
+    cuda: str | None = None
+    """The newest CUDA version its driver supports."""
+    ports: tuple[FabricPort, ...] = ()
+    ports_reason: str = ""
+    """Why there are none, or why they could not be looked at."""
+    imex: Imex | None = None
+    """None: not installed."""
+    memory_read_mb_s: int | None = None
+    """Measured with all cores; absent until the first measurement, minutes after the start."""
+    memory_read_one_core_mb_s: int | None = None
+    features: tuple[str, ...] = ()
+    """Optional questions this agent answers, by tag."""
+
+
+class ForeignProcess(Value, frozen=True, kw_only=True):
+    """A process that is not one of our engines and holds GPU memory."""
+
+    pid: int
+    memory_mb: int | None = None
+
+
+class GpuWear(Value, frozen=True, kw_only=True):
+    """What wears a card out, read once a minute. Counts since the driver was loaded, but where it says otherwise."""
+
+    pcie_replays: int | None = None
+    retired_pages_single_bit: int | None = None
+    """In the card's life."""
+    retired_pages_double_bit: int | None = None
+    retirement_pending: bool | None = None
+    remapped_rows_correctable: int | None = None
+    """In the card's life."""
+    remapped_rows_uncorrectable: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    nvlink_crc_errors: int | None = None
+    nvlink_replay_errors: int | None = None
+    nvlink_recovery_errors: int | None = None
+    xids: int | None = None
+    """Errors the driver reported since the agent started."""
+    last_xid: int | None = None
+    last_xid_text: str = ""
+    last_xid_at: datetime | None = None
+
+
+class ChipUse(Value, frozen=True, kw_only=True):
+    """How much of a chip its work uses, which utilisation does not say: that is the share of time any kernel ran."""
+
+    source: Literal["gpm", "dcgm"]
+    sm_active_percent: float | None = None
+    sm_occupancy_percent: float | None = None
+    tensor_active_percent: float | None = None
+    dram_active_percent: float | None = None
 
 
 class GpuSample(Value, frozen=True, kw_only=True):
@@ -77,6 +215,29 @@ class GpuSample(Value, frozen=True, kw_only=True):
     utilisation_percent: float | None = None
     temperature_c: float | None = None
     power_watts: float | None = None
+    foreign_processes: tuple[ForeignProcess, ...] | None = None
+    """The largest first, a few of them; absent when it was not looked."""
+    memory_temperature_c: float | None = None
+    power_limit_watts: float | None = None
+    throttled_by: tuple[str, ...] | None = None
+    """What holds the clocks down now: ``sw_power_cap``, ``hw_slowdown``, ``sw_thermal``, ``hw_thermal``,
+    ``power_brake``. Empty: nothing does."""
+    sm_clock_mhz: int | None = None
+    memory_utilisation_percent: float | None = None
+    ecc_uncorrected: int | None = None
+    """Since the driver was loaded."""
+    pcie_generation: int | None = None
+    """In use at the moment; it drops while the card idles."""
+    wear: GpuWear | None = None
+    use: ChipUse | None = None
+
+
+class PortSample(Value, frozen=True, kw_only=True):
+    """Counters of a network adapter's port, as the adapter names them."""
+
+    adapter: str
+    port: int
+    counters: dict[str, int] = {}
 
 
 class ShardSample(Value, frozen=True, kw_only=True):
@@ -105,6 +266,17 @@ class MachineSample(Telemetry, frozen=True, kw_only=True, tag="tel.machine.sampl
     """Every shard of which a process is there."""
     fetching: dict[str, str] = {}
     """Weights being fetched: name to ``done/total bytes``."""
+    load_5m: float | None = None
+    load_15m: float | None = None
+    cpu_temperature_c: float | None = None
+    """The hottest sensor's."""
+    cpu_power_watts: float | None = None
+    """All packages."""
+    inlet_temperature_c: float | None = None
+    """Of the air the board takes in."""
+    ports: tuple[PortSample, ...] = ()
+    gpus_reason: str = ""
+    """Why the GPUs could not be measured; empty when they were, or when there are none."""
 
 
 @registered

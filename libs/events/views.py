@@ -66,6 +66,19 @@ class ShardWanted(Value, frozen=True, kw_only=True):
     sealed_key: str | None = None
     """The engine's API key, sealed to the machine's public key (hex)."""
     draining: bool = False
+    rank: int = 0
+    """Of this shard in its replica. Rank 0 leads: it answers requests, the others compute."""
+    ranks: int = 1
+    """Shards the replica consists of, one a machine."""
+    leader_address: str = ""
+    """Where the ranks find each other; needed when there are several."""
+    leader_port: int = 0
+    adapters: tuple[str, ...] = ()
+    """Network adapters of the fabric the ranks share; no others may be used."""
+    nvlink_domain: str | None = None
+    """The NVLink domain its ranks were placed in."""
+    allow_pickle: bool = False
+    """Weights in pickle formats, which run code when they are loaded, are allowed for this model."""
 
 
 class Desired(Value, frozen=True, kw_only=True):
