@@ -14,6 +14,7 @@ from cli.failure import Failed
 from cli.sentences import sentence
 from libs.bus import Delivery, Misconfigured
 from libs.events.contract import Contract, Event
+from libs.events.policy import VerdictBatch
 from libs.events.questions import SchedulerState, StateAnswer
 from libs.events.subjects import plane
 
@@ -44,11 +45,13 @@ def events() -> None:
 @click.option("--no-follow", "ends", is_flag=True, help="End when everything that is there was told.")
 @on_cluster
 async def tail(cluster: Cluster, lines: int, everything: bool, ends: bool) -> None:
-    """Tell what happens, one sentence for each fact."""
+    """Tell what happens, one sentence for each fact. Verdicts that found nothing are left out."""
     waiting: list[Told] = []
     caught_up = asyncio.Event()
 
     async def tell(stream: str, delivery: Delivery) -> None:
+        if isinstance(delivery.message, VerdictBatch) and not says_something(delivery.message):
+            return
         told = Told(
             delivery.time,
             stream,
@@ -83,6 +86,11 @@ async def tail(cluster: Cluster, lines: int, everything: bool, ends: bool) -> No
     caught_up.set()
     if not ends:
         await asyncio.Event().wait()
+
+
+def says_something(verdicts: VerdictBatch) -> bool:
+    """Whether the guard found anything: where it did not, there is one for every request."""
+    return any(record.findings or not record.allow for record in verdicts.records)
 
 
 async def last_sequence(cluster: Cluster, stream: str) -> int:

@@ -126,11 +126,12 @@ STREAMS: tuple[Stream, ...] = (
 CONSUMERS: dict[str, Consumer] = {
     consumer.durable: consumer
     for consumer in (
-        # One command at a time: a decision is folded before the next is made.
-        Consumer("cmd-scheduler", "COMMANDS", ("llmgw.cmd.scheduler.>",), max_ack_pending=64),
-        Consumer("cmd-accounting", "COMMANDS", ("llmgw.cmd.accounting.>",), max_ack_pending=64),
-        Consumer("cmd-guard", "COMMANDS", ("llmgw.cmd.guard.>",), max_ack_pending=64),
-        Consumer("cmd-mirror", "COMMANDS", ("llmgw.cmd.mirror.>",), max_ack_pending=64),
+        # One command at a time: a decision is folded before the next is made. What a dead or frozen leader held comes
+        # to the one that took over well before the sender stops waiting.
+        Consumer("cmd-scheduler", "COMMANDS", ("llmgw.cmd.scheduler.>",), ack_wait_s=5.0, max_ack_pending=64),
+        Consumer("cmd-accounting", "COMMANDS", ("llmgw.cmd.accounting.>",), ack_wait_s=5.0, max_ack_pending=64),
+        Consumer("cmd-guard", "COMMANDS", ("llmgw.cmd.guard.>",), ack_wait_s=5.0, max_ack_pending=64),
+        Consumer("cmd-mirror", "COMMANDS", ("llmgw.cmd.mirror.>",), ack_wait_s=5.0, max_ack_pending=64),
         # No more in flight than the ledger takes in one transaction: what a dead leader held comes again before
         # anything newer, so usage enters in the stream's order and a gateway's watermark leaves nothing out.
         Consumer("accounting-ledger", "USAGE", ("llmgw.use.>",), ack_wait_s=10.0, max_ack_pending=256),

@@ -1,0 +1,111 @@
+"""The command line itself: quick to start, and plain when it says no."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+
+from cli.console import readable
+from cli.main import COMMANDS, code_of, llmgw
+from cli.output import cell
+from cli.up import hold_of
+
+
+def test_naming_commands_loads_none_of_them() -> None:
+    code = (
+        "import sys, cli.main; "
+        "print([one for one in ('nats', 'libs.bus', 'services', 'msgspec', 'yaml', 'psutil') if one in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_where_the_table_says(name: str) -> None:
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+
+    assert isinstance(command, click.Command)
+    assert command.name == name
+    assert command.help
+
+
+def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
+    if not isinstance(command, click.Group):
+        return [(path, command)]
+    context = click.Context(command)
+    found = []
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        assert below is not None
+        found += leaves(below, (*path, name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "command"), leaves(llmgw), ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+)
+def test_every_command_explains_itself_and_prints_json(path: tuple[str, ...], command: click.Command) -> None:
+    options = {option for parameter in command.params for option in parameter.opts}
+
+    assert command.help
+    assert "--json" in options or path == ("run",)
+
+
+def test_a_mistyped_command_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of(["stauts"]) == 2
+
+    assert "there is no command 'stauts': did you mean 'status'?" in capsys.readouterr().err
+
+
+def test_a_mistake_of_ours_is_a_sentence_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(COMMANDS, "status", ("cli.nowhere:nothing", ""))
+
+    assert code_of(["status"]) == 1
+
+    said = capsys.readouterr().err
+    assert said.startswith("llmgw: this should not have happened: ModuleNotFoundError")
+    assert "Traceback" not in said
+
+
+def test_a_hold_has_a_part_and_seconds() -> None:
+    assert hold_of("nats=2.5") == ("nats", 2.5)
+    assert hold_of("nats") == ("nats", 30.0)
+    with pytest.raises(click.UsageError, match="'soon' is not a number of seconds"):
+        hold_of("nats=soon")
+
+
+def test_a_log_line_is_shown_in_few_words() -> None:
+    line = {
+        "time": "2026-11-29T12:00:01.000Z",
+        "level": "warning",
+        "service": "guard",
+        "instance": "guard-1",
+        "logger": "llmgw",
+        "message": "slow",
+        "elapsed_ms": 12,
+        "error": "Traceback …\nValueError: no",
+    }
+
+    assert readable(json.dumps(line))[8:] == " warning: slow elapsed_ms=12 (ValueError: no)"
+    assert readable("{not json") == "{not json"
+    assert readable("plain words") == "plain words"
+    assert readable("[7] 2026/11/29 15:44:36.864545 [INF] Server is ready") == ""
+    assert readable("[7] 2026/11/29 15:44:36.864545 [ERR] no space") != ""
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "-"), ((), "-"), (True, "yes"), (1234567, "1,234,567"), (("a", "b"), "a, b"), ("x", "x")],
+)
+def test_a_value_is_shown_in_a_column(value: object, shown: str) -> None:
+    assert cell(value) == shown
