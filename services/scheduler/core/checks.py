@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
@@ -32,6 +32,8 @@ class Query(msgspec.Struct, frozen=True):
     version: LibraryVersion | None
     mirrors: int
     free: Free
+    gpus: list[Gpu]
+    """Those it could be given."""
     heard: Heard | None
 
 
@@ -106,17 +108,13 @@ def gpu_class(q: Query) -> str | None:
 
 
 def gpus(q: Query) -> str | None:
-    if q.profile.gpu_class is None or gpu_class(q) is not None:
+    if q.profile.gpu_class is None or len(q.gpus) >= q.profile.gpus_per_node or gpu_class(q) is not None:
         return None
-    of_class = [g for g in q.machine.facts.gpus if g.gpu_class == q.profile.gpu_class]
-    free = free_gpus(q.machine, q.profile, q.free, q.heard)
-    if len(free) >= q.profile.gpus_per_node:
-        return None
-    held = sum(g.uuid in q.free.devices_held for g in of_class)
-    others = len(of_class) - held - len(free)
+    of_class = sum(g.gpu_class == q.profile.gpu_class for g in q.machine.facts.gpus)
+    unfit = of_class - q.free.gpus_held - len(q.gpus)
     return (
-        f"needs {q.profile.gpus_per_node} GPUs of class {q.profile.gpu_class}, {len(free)} free of {len(of_class)}"
-        f" ({held} held by replicas, {others} with problems or used by others)"
+        f"needs {q.profile.gpus_per_node} GPUs of class {q.profile.gpu_class}, {len(q.gpus)} free of {of_class}"
+        f" ({q.free.gpus_held} held by replicas, {max(0, unfit)} with problems or used by others)"
     )
 
 
@@ -129,24 +127,18 @@ def disk(q: Query) -> str | None:
     return f"needs {needs} MB of disk for the weights, {q.heard.disk_free_mb} MB free"
 
 
-def free_gpus(machine: Machine, profile: Profile, free: Free, heard: Heard | None) -> list[Gpu]:
-    """GPUs of the profile's class that nobody holds and nothing is wrong with, by index."""
-    foreign: Mapping[str, int] = heard.foreign_mb if heard is not None else {}
-    return sorted(
-        (
-            g
-            for g in machine.facts.gpus
-            if g.gpu_class == profile.gpu_class
-            and not g.problems
-            and g.uuid not in free.devices_held
-            and foreign.get(g.uuid, 0) <= FOREIGN_MB
-        ),
-        key=lambda g: g.index,
-    )
+def usable_gpus(profile: Profile, free: Free, heard: Heard | None) -> list[Gpu]:
+    """Free GPUs of the profile's class that others do not use either, by index."""
+    if profile.gpu_class is None:
+        return []
+    found = [gpu for gpu in free.gpus if gpu.gpu_class == profile.gpu_class]
+    if heard is None or not heard.foreign_mb:
+        return found
+    return [gpu for gpu in found if heard.foreign_mb.get(gpu.uuid, 0) <= FOREIGN_MB]
 
 
 CHECKS: dict[str, Callable[[Query], str | None]] = {
-    "node": node,
+    "node": node,  # first: a machine that is not there is asked no more
     "orphans": orphans,
     "engine": engine,
     "weights": weights,
@@ -165,7 +157,11 @@ CHANGING = frozenset({"gpus", "disk"})
 
 def rejections(query: Query) -> dict[str, str]:
     """Check to sentence, for every check the machine does not pass. A machine that is not there is asked no more."""
-    away = node(query)
-    if away is not None:
-        return {"node": away}
-    return {name: said for name, check in CHECKS.items() if (said := check(query)) is not None}
+    found: dict[str, str] = {}
+    for name, check in CHECKS.items():
+        said = check(query)
+        if said is not None:
+            found[name] = said
+            if check is node:
+                break
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 
 import msgspec
@@ -9,9 +10,9 @@ import msgspec
 from libs.events.explanation import MOST_CANDIDATES, Candidate, Explanation
 from libs.events.model import Profile
 
-from .checks import Query, free_gpus, rejections
-from .hearing import Heard, Hearing
-from .room import Free, Room, usable_memory_mb
+from .checks import Query, rejections, usable_gpus
+from .hearing import Hearing
+from .room import Room, usable_memory_mb
 from .state import Machine, Model, State
 
 SHOWN_WHEN_PLACED = 16
@@ -33,15 +34,16 @@ class Placing(msgspec.Struct, frozen=True):
 
 
 class _Option(msgspec.Struct, frozen=True):
-    machine: Machine
+    machine_id: str
     profile: Profile
     devices: tuple[str, ...]
     scores: dict[str, float]
     total: float
 
     @property
-    def machine_id(self) -> str:
-        return self.machine.facts.machine_id
+    def rank(self) -> tuple[float, str]:
+        """The best is the least."""
+        return -self.total, self.machine_id
 
 
 class _Turned(msgspec.Struct):
@@ -66,72 +68,104 @@ class _Turned(msgspec.Struct):
         return {check: len(nodes) for check, nodes in self.nodes.items()}
 
 
-def place(state: State, model: Model, room: Room, hearing: Hearing | None) -> Placing:
-    """Choose a machine for one more replica of ``model``.
+class Search:
+    """For a place for replicas of one model, one after another.
 
-    Profiles are tried from the highest priority down; the first that fits anywhere is taken. Among equally
-    good machines the first by id is taken, so that the same log gives the same choice.
+    What was found out about a machine holds until one is placed there.
     """
-    weights = state.weights_of(model.spec)
-    here = Counter(room.given_to(model.name))
-    for replica in state.of_model.get(model.name, {}).values():
-        if replica.phase in ("placed", "ready"):
-            here.update(replica.machines)
-    turned = _Turned([], {}, {})
-    for profile in sorted(model.spec.profiles, key=lambda p: -p.priority):
-        options = []
-        for machine_id, machine in state.facts.machines.items():
-            free = room.free(machine)
-            heard = hearing.get(machine_id) if hearing is not None else None
-            query = Query(
-                machine=machine,
-                profile=profile,
-                source=(model.spec.source or "").removeprefix("library:"),
-                weights=weights,
-                version=state.facts.versions.get(weights) if weights else None,
-                mirrors=len(state.facts.mirrors),
-                free=free,
-                heard=heard,
-            )
-            reasons = rejections(query)
-            if reasons:
-                turned.add(machine_id, profile, reasons)
-            else:
-                options.append(_option(machine, model, profile, weights or "", here[machine_id], free, heard))
-        if options:
-            options.sort(key=lambda o: (-o.total, o.machine_id))
-            return _chosen(options, turned, len(state.facts.machines), weights or "")
-    return Placing(explanation=_nowhere(turned, len(state.facts.machines)))
+
+    def __init__(self, state: State, model: Model, room: Room, hearing: Hearing | None) -> None:
+        self._state = state
+        self._model = model
+        self._room = room
+        self._hearing = hearing
+        self._weights = state.weights_of(model.spec)
+        self._version = state.facts.versions.get(self._weights) if self._weights else None
+        self._profiles = sorted(model.spec.profiles, key=lambda p: -p.priority)
+        self._known: dict[str, dict[str, _Option | dict[str, str]]] = {p.name: {} for p in self._profiles}
+        self._here: Counter[str] = Counter()
+        for replica in state.of_model.get(model.name, {}).values():
+            if replica.phase in ("placed", "ready"):
+                self._here.update(replica.machines)
+
+    def placed(self, machine_id: str) -> None:
+        """One was placed there: look at that machine anew."""
+        for known in self._known.values():
+            known.pop(machine_id, None)
+
+    def best(self) -> Placing:
+        """Choose a machine for one more replica.
+
+        Profiles are tried from the highest priority down; the first that fits anywhere is taken. Among equally
+        good machines the first by id is taken, so that the same log gives the same choice.
+        """
+        turned = _Turned([], {}, {})
+        machines = self._state.facts.machines
+        for profile in self._profiles:
+            known = self._known[profile.name]
+            options: list[_Option] = []
+            for machine_id, machine in machines.items():
+                found = known.get(machine_id)
+                if found is None:
+                    found = known[machine_id] = self._look(machine_id, machine, profile)
+                if isinstance(found, _Option):
+                    options.append(found)
+                else:
+                    turned.add(machine_id, profile, found)
+            if options:
+                return _chosen(options, turned, len(machines), self._weights or "")
+        return Placing(explanation=_nowhere(turned, len(machines)))
+
+    def _look(self, machine_id: str, machine: Machine, profile: Profile) -> _Option | dict[str, str]:
+        heard = self._hearing.get(machine_id) if self._hearing is not None else None
+        free = self._room.free(machine)
+        query = Query(
+            machine=machine,
+            profile=profile,
+            source=(self._model.spec.source or "").removeprefix("library:"),
+            weights=self._weights,
+            version=self._version,
+            mirrors=len(self._state.facts.mirrors),
+            free=free,
+            gpus=usable_gpus(profile, free, heard),
+            heard=heard,
+        )
+        return rejections(query) or self._option(machine_id, query)
+
+    def _option(self, machine_id: str, query: Query) -> _Option:
+        machine, profile, gpus = query.machine, query.profile, query.gpus
+        if profile.gpu_class is None:
+            usable = usable_memory_mb(machine.facts.memory_total_mb)
+            # The emptiest machine: engines on a CPU share its memory bandwidth.
+            fit = max(0.0, (query.free.memory_mb - (profile.memory_mb or 0)) / usable) if usable else 0.0
+        else:
+            # The fullest machine: whole machines stay free for models that need them.
+            fit = 1.0 - (len(gpus) - profile.gpus_per_node) / max(1, len(machine.facts.gpus))
+        here = self._here[machine_id] + self._room.given_to(self._model.name)[machine_id]
+        scores = {
+            "weights": 1.0 if self._weights and self._weights in machine.weights else 0.0,
+            "history": 1.0 / (1 + self._model.failed_on.get(machine_id, 0)),
+            "spread": 1.0 / (1 + here),
+            "fit": round(fit, 4),
+        }
+        return _Option(
+            machine_id=machine_id,
+            profile=profile,
+            devices=tuple(gpu.uuid for gpu in gpus[: profile.gpus_per_node]),
+            scores=scores,
+            total=round(sum(WORTH[part] * score for part, score in scores.items()), 6),
+        )
 
 
-def _option(
-    machine: Machine, model: Model, profile: Profile, weights: str, here: int, free: Free, heard: Heard | None
-) -> _Option:
-    devices: tuple[str, ...] = ()
-    if profile.gpu_class is None:
-        usable = usable_memory_mb(machine.facts.memory_total_mb)
-        # The emptiest machine: engines on a CPU share its memory bandwidth.
-        fit = max(0.0, (free.memory_mb - (profile.memory_mb or 0)) / usable) if usable else 0.0
-    else:
-        candidates = free_gpus(machine, profile, free, heard)
-        devices = tuple(g.uuid for g in candidates[: profile.gpus_per_node])
-        # The fullest machine: whole machines stay free for models that need them.
-        fit = 1.0 - (len(candidates) - profile.gpus_per_node) / max(1, len(machine.facts.gpus))
-    scores = {
-        "weights": 1.0 if weights and weights in machine.weights else 0.0,
-        "history": 1.0 / (1 + model.failed_on.get(machine.facts.machine_id, 0)),
-        "spread": 1.0 / (1 + here),
-        "fit": round(fit, 4),
-    }
-    total = sum(WORTH[part] * score for part, score in scores.items())
-    return _Option(machine=machine, profile=profile, devices=devices, scores=scores, total=round(total, 6))
+def place(state: State, model: Model, room: Room, hearing: Hearing | None) -> Placing:
+    """Where one more replica of ``model`` would go."""
+    return Search(state, model, room, hearing).best()
 
 
 def _chosen(options: list[_Option], turned: _Turned, considered: int, weights: str) -> Placing:
-    best = options[0]
-    shown = [
-        Candidate(machine_id=o.machine_id, profile=o.profile.name, scores=o.scores) for o in options[:SHOWN_WHEN_PLACED]
-    ]
+    ranked = heapq.nsmallest(SHOWN_WHEN_PLACED, options, key=lambda option: option.rank)
+    best = ranked[0]
+    shown = [Candidate(machine_id=o.machine_id, profile=o.profile.name, scores=o.scores) for o in ranked]
     shown += turned.candidates[: SHOWN_WHEN_PLACED - len(shown)]
     others = f"the best of {len(options)} that could take it" if len(options) > 1 else "the only one that could take it"
     return Placing(

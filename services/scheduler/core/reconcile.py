@@ -19,7 +19,7 @@ from .checks import CHANGING
 from .hearing import Hearing
 from .lifecycle import PARK_AFTER, failing, next_step, overdue
 from .nodes import ABSENT_AFTER, Decision, node_decisions
-from .placement import Placing, place
+from .placement import Placing, Search, place
 from .room import Room
 from .state import Model, Replica, State
 
@@ -207,12 +207,14 @@ class _Look:
             return
         # While old ones are replaced there is one more than wanted, not twice as many.
         at_once = min(missing, max(0, self.wanted + 1 - len(current) - len(outdated))) if outdated else missing
+        search = Search(self.state, self.model, self.room, self.hearing)
         for _ in range(at_once):
-            placing = place(self.state, self.model, self.room, self.hearing)
+            placing = search.best()
             if placing.machine_id is None:
                 self._no_room(placing, current, outdated)
                 return
             self._place(placing, len(current), outdated)
+            search.placed(placing.machine_id)
 
     def _drop_surplus(self, current: list[Replica]) -> None:
         """What does not serve yet goes first, then the youngest."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from libs.events.machine import Gpu
 from libs.events.replica import ShardPlacement
 
 from .state import Machine, State
@@ -17,9 +18,13 @@ SYSTEM_MOST_MB = 4096
 
 
 class Free(msgspec.Struct, frozen=True):
+    """What of a machine nobody holds."""
+
     cores: int
     memory_mb: int
-    devices_held: frozenset[str]
+    gpus: tuple[Gpu, ...]
+    """Those that nothing is wrong with, by index."""
+    gpus_held: int
 
 
 class Room:
@@ -34,6 +39,7 @@ class Room:
         self._without = without
         self._given: dict[str, list[ShardPlacement]] = {}
         self._models: dict[str, Counter[str]] = {}
+        self._free: dict[str, Free] = {}
 
     def supposing(self, gone: Iterable[str]) -> Room:
         """The room there would be if these shards were gone too."""
@@ -43,6 +49,7 @@ class Room:
 
     def take(self, model: str, shard: ShardPlacement) -> None:
         self._given.setdefault(shard.machine_id, []).append(shard)
+        self._free.pop(shard.machine_id, None)
         self._models.setdefault(model, Counter())[shard.machine_id] += 1
 
     def given_to(self, model: str) -> Counter[str]:
@@ -57,13 +64,19 @@ class Room:
 
     def free(self, machine: Machine) -> Free:
         facts = machine.facts
+        known = self._free.get(facts.machine_id)
+        if known is not None:
+            return known
         cores, memory_mb = facts.cpu_count, usable_memory_mb(facts.memory_total_mb)
-        devices: set[str] = set()
+        held: set[str] = set()
         for shard in self._holders(facts.machine_id):
             cores -= shard.cores
             memory_mb -= shard.memory_mb
-            devices.update(shard.devices)
-        return Free(cores, memory_mb, frozenset(devices))
+            held.update(shard.devices)
+        gpus = [gpu for gpu in facts.gpus if gpu.uuid not in held and not gpu.problems]
+        gpus.sort(key=lambda gpu: gpu.index)
+        free = self._free[facts.machine_id] = Free(cores, memory_mb, tuple(gpus), len(held))
+        return free
 
 
 def usable_memory_mb(total_mb: int) -> int:

@@ -188,6 +188,13 @@ class State:
         """Oldest first."""
         return list(self.of_model.get(model, {}).values())
 
+    def forget_if_over(self, model: Model) -> None:
+        """A removed model is remembered until nothing of it is left."""
+        if model.removed and not self.of_model.get(model.name):
+            del self.facts.models[model.name]
+            self.of_model.pop(model.name, None)
+            self.stories.pop(model.name, None)
+
     def weights_of(self, spec: ModelSpec) -> str | None:
         """``NAME@VERSION`` a new replica would be started from; empty if it needs none, None if there are none."""
         if spec.source is None:

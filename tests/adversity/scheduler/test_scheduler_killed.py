@@ -6,8 +6,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from libs.bus import AskFailed, Bus, Delivery
@@ -25,7 +23,6 @@ from services.scheduler.replay import fold
 from tests.integration.scheduler.agent import Agent, SchedulerProcess, scheduler
 from tests.unit.scheduler.harness import cpu_profile, model_spec
 
-Connect = Callable[[str], Awaitable[Bus]]
 SPEC = model_spec("m", 1, cpu_profile(memory_mb=100))
 
 
@@ -114,27 +111,6 @@ async def test_a_frozen_leader_that_wakes_up_decides_nothing(nats_server: NatsSe
         os.kill(frozen.pid, signal.SIGCONT)
         frozen.kill()
         await agent.stop()
-
-
-async def test_two_leaders_wanting_the_same_room_are_fenced(
-    nats_server: NatsServer, bus: Bus, tmp_path: Path, connect_as: Connect
-) -> None:
-    """The older one still believes it leads; whatever it appends after the newer election is refused."""
-    agent = await Agent(bus, "cpu-1", tmp_path, cpu_count=1).start()
-    async with scheduler(nats_server, tmp_path, "s-1") as first:
-        await eventually(lambda: first.authority.leading)
-        # An election behind its back, as by an instance that took an expired lease.
-        usurper = await connect_as("scheduler")
-        await usurper.append(SchedulerElected(at=datetime.now(UTC), instance="s-2"), cause="test:usurped")
-        outcome = await bus.command(DefineModel(spec=SPEC))
-        assert outcome.status == "done"
-        events = await log_of(bus, first.authority.position)
-        elected = [e.instance for _, e in events if isinstance(e, SchedulerElected)]
-        # It lost, stood for election again, and only then took the command.
-        assert elected == ["s-1", "s-2", "s-1"]
-        defined = next(sequence for sequence, e in events if type(e).__name__ == "ModelDefined")
-        assert defined > max(s for s, e in events if isinstance(e, SchedulerElected))
-    await agent.stop()
 
 
 async def test_nothing_is_lost_because_the_bus_was_away(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from libs.events.model import ModelParked, ModelUnplaced, Scaling
 from libs.events.node import NodeLost, NodeReturned
 from libs.events.replica import ReplicaDraining, ReplicaFailed, ReplicaPlaced, ReplicaRecovered, ReplicaStopped
 from libs.events.shard import ShardAdopted, ShardStarting, ShardStopped
+from services.scheduler.core import reconcile
 from services.scheduler.core.views import route
 
 from .harness import World, cpu_profile, gpu_profile, index_follows_facts, model_spec, no_double_holding, really_free
@@ -588,3 +589,25 @@ def test_commands_cause_a_bounded_number_of_events(world: World) -> None:
     before = len(world.log)
     world.wait(60)
     assert len(world.log) == before
+
+
+def test_a_fact_about_one_model_makes_the_leader_look_at_that_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = world.machine(cores=64, memory_mb=10**6)
+    for i in range(30):
+        world.define(model_spec(f"m{i}"))
+    world.settle()
+    looked: list[str] = []
+    look = reconcile._Look.decide
+
+    def counted(self: reconcile._Look) -> None:
+        looked.append(self.model.name)
+        look(self)
+
+    monkeypatch.setattr(reconcile._Look, "decide", counted)
+    world.reconciler.react(world.state, world.hearing(), world.now)
+    assert looked == []
+    machine.crash(world.replicas("m7")[0].replica_id + "-0")
+    world.reconciler.react(world.state, world.hearing(), world.now)
+    assert looked == ["m7"]
