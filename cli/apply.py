@@ -16,7 +16,7 @@ from cli.cluster import Cluster, on_cluster, outcome_words
 from cli.declared import BadFile, Weights, read
 from cli.failure import Failed
 from cli.library import IMPORT_S
-from cli.plan import Current, Step, plan, pruning, sections
+from cli.plan import Current, Step, document, plan, pruning, sections
 from libs.events.codec import encode
 from libs.events.questions import (
     ExamineAccounting,
@@ -202,13 +202,5 @@ def done_lines(results: Iterable[StepDone]) -> Iterator[str]:
 @on_cluster
 async def export(cluster: Cluster) -> None:
     """Write what is declared now, in the format of apply: `llmgw export | llmgw apply -f -` changes nothing."""
-    declared = without_empty(msgspec.to_builtins(sections(await current(cluster))))
+    declared = document(sections(await current(cluster)))
     cluster.out.one(declared, [yaml.safe_dump(declared, sort_keys=False, allow_unicode=True, width=110).rstrip()])
-
-
-def without_empty(value: Any) -> Any:
-    """The same without fields that say nothing."""
-    if isinstance(value, dict):
-        fields = {name: without_empty(one) for name, one in value.items()}
-        return {name: one for name, one in fields.items() if one not in ({}, [], ())}
-    return [without_empty(one) for one in value] if isinstance(value, list | tuple) else value

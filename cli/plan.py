@@ -192,10 +192,26 @@ def _awaits(spec: Spec, added: set[tuple[Kind, str]]) -> frozenset[str]:
     return frozenset(awaited)
 
 
+def document(value: Any) -> Any:
+    """A declaration as a person would write it: plain mappings and lists, without what is at its default."""
+    if isinstance(value, msgspec.Struct):
+        fields = ((field, getattr(value, field.name)) for field in msgspec.structs.fields(value))
+        return {field.encode_name: document(one) for field, one in fields if one != _default(field)}
+    if isinstance(value, dict):
+        return {name: document(one) for name, one in value.items()}
+    return [document(one) for one in value] if isinstance(value, tuple) else value
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return field.default
+
+
 def differences(before: Any, after: Any) -> tuple[Change, ...]:
     """The fields that differ; of something new or gone, those that are not at their defaults."""
     if before is None or after is None:
-        before, after = msgspec.to_builtins(before), msgspec.to_builtins(after)
+        before, after = document(before), document(after)
     old, new = _flat(before), _flat(after)
     changes = []
     for path in [*new, *(path for path in old if path not in new)]:
@@ -209,7 +225,9 @@ def _flat(value: Any, path: str = "") -> dict[str, Any]:
     if value is None:
         return {}
     if isinstance(value, msgspec.Struct):
-        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+        fields = {name: one for name in value.__struct_fields__ if (one := getattr(value, name)) != {}}
+    elif value == {} and path:
+        return {path: "as by default"}
     elif isinstance(value, dict):
         fields = value
     elif isinstance(value, tuple | list) and any(isinstance(one, msgspec.Struct | dict) for one in value):

@@ -12,10 +12,10 @@ from cli import fleet
 from cli.apply import plan_lines
 from cli.declared import Item, Weights, read
 from cli.demo import demo_items
-from cli.plan import Change, Current, plan, pruning, sections
+from cli.plan import Change, Current, differences, document, plan, pruning, sections
 from libs.events.commands import DefineModel, DefineTeam, ImportVersion, RemoveModel, RemoveVersion
 from libs.events.model import ModelSpec, Profile, Scaling
-from libs.events.policy import DenyRule, InputRules, PolicySpec
+from libs.events.policy import DenyRule, InputRules, PolicySpec, SecretsRule
 from libs.events.tenancy import Allowance, OrgSpec, Price, ProjectSpec, TeamSpec
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -39,8 +39,10 @@ def holding(items: list[Item]) -> Current:
     return Current(**{section: tuple(found) for section, found in specs.items()})
 
 
-def test_nothing_is_planned_for_what_is_as_declared() -> None:
-    text = yaml.safe_dump(msgspec.to_builtins(sections(EVERYTHING)), sort_keys=False)
+def test_nothing_is_planned_for_what_was_exported() -> None:
+    text = yaml.safe_dump(document(sections(EVERYTHING)), sort_keys=False)
+
+    assert "{}" not in text.replace("secrets: {}", "")
 
     items = read([("export.yaml", text)])
 
@@ -64,6 +66,15 @@ def test_a_change_is_shown_with_before_and_after() -> None:
         "    scaling.min: 1 -> 3",
         "0 to add, 1 to change, 0 to remove",
     ]
+
+
+def test_a_part_that_is_there_with_its_defaults_only_is_shown_and_kept() -> None:
+    spec = PolicySpec(name="p", input=InputRules(secrets=SecretsRule()))
+
+    assert document(spec) == {"name": "p", "input": {"secrets": {}}}
+    assert differences(None, spec)[1:] == (Change("input.secrets", None, "as by default"),)
+    assert differences(PolicySpec(name="p"), spec) == (Change("input.secrets.action", None, "block"),)
+    assert differences(spec, spec) == ()
 
 
 def test_profiles_and_rules_are_compared_by_name() -> None:
@@ -142,7 +153,11 @@ def test_the_example_fleet_is_two_machines_and_a_model() -> None:
 EVERYTHING = Current(
     library=(Weights(name="w", source="path:/w"),),
     versions={"w": ("v1", "v2")},
-    policies=(PolicySpec(name="watch", default=True, input=InputRules(deny=(DenyRule(name="x", pattern="y"),))),),
+    policies=(
+        PolicySpec(
+            name="watch", default=True, input=InputRules(secrets=SecretsRule(), deny=(DenyRule(name="x", pattern="y"),))
+        ),
+    ),
     orgs=(OrgSpec(name="acme", allowance=Allowance(rpm=9)), OrgSpec(name="lone")),
     teams=(TeamSpec(org="acme", name="web"), TeamSpec(org="acme", name="ops", allowance=Allowance(models=("tiny",)))),
     projects=(ProjectSpec(org="acme", team="web", name="shop", allowance=Allowance(policies=("watch",))),),
