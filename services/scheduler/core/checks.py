@@ -40,7 +40,7 @@ class Query(msgspec.Struct, frozen=True):
 def node(q: Query) -> str | None:
     machine = q.machine
     if machine.lost_at is not None:
-        return f"is lost: nothing heard of it since {machine.lost_at:%Y-%m-%d %H:%M:%S} UTC"
+        return f"is lost since {machine.lost_at:%Y-%m-%d %H:%M:%S} UTC"
     if not machine.joined:
         return "has only just registered"
     if machine.mode != "open":

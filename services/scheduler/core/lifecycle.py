@@ -150,7 +150,8 @@ def _stop(state: State, replica: Replica, hearing: Hearing | None, now: datetime
     rest = [shard for shard in replica.shards.values() if not _gone(state, replica, shard, hearing, now)]
     if not rest:
         last = max([replica.position, *(s.position for s in replica.shards.values())])
-        stopped = ReplicaStopped(at=now, replica_id=replica.replica_id, model=replica.model, reason=replica.reason)
+        reason = "it failed" if replica.phase == "failed" else replica.reason
+        stopped = ReplicaStopped(at=now, replica_id=replica.replica_id, model=replica.model, reason=reason)
         return f"EVENTS:{last}", stopped
     if replica.phase == "draining" and now - replica.since >= DRAIN_GRACE:
         reason = f"{replica.reason}; the grace of {DRAIN_GRACE.seconds} s for requests in flight is over"

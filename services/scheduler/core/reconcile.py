@@ -301,8 +301,10 @@ class _Look:
         if outdated:
             replica, why = outdated[0]
             return f"takes the place of {replica.replica_id}: {why}"
-        if self.model.failures and failing(self.state, self.model, self.now):
-            return f"try {self.model.failures + 1} after: {self.model.last_failure}"
+        model = self.model
+        tried = any(r.placed > model.failed_position and r.phase in ("placed", "ready") for r in self.replicas)
+        if not tried and failing(self.state, model, self.now):
+            return f"try {model.failures + 1}"
         lost = [r for r in self.replicas if r.phase == "lost"]
         if lost:
             return f"takes the place of {lost[0].replica_id}: {lost[0].reason}"

@@ -59,7 +59,7 @@ _SENTENCES: dict[type[Event], Callable[[Any], str]] = {
     ReplicaRecovered: lambda e: f"{e.replica_id} is back with its engine and serves at {e.url}",
     ReplicaStopped: lambda e: f"{e.replica_id} is gone and its room is free" + _because(e.reason),
     ShardStarting: lambda e: f"{e.machine_id} takes up {e.shard_id} with {e.engine}",
-    ShardLoading: lambda e: f"{e.machine_id} has the weights of {e.shard_id} and loads them (process {e.pid})",
+    ShardLoading: lambda e: f"the engine of {e.shard_id} runs on {e.machine_id} and loads (process {e.pid})",
     ShardReady: lambda e: f"{e.shard_id} on {e.machine_id} is ready after {e.loaded_ms / 1000:.1f} s",
     ShardAdopted: lambda e: f"the agent of {e.machine_id} restarted and took {e.shard_id} over (process {e.pid})",
     ShardFailed: lambda e: f"{e.shard_id} on {e.machine_id} failed while {e.phase}: {e.reason}",
