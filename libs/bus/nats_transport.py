@@ -116,7 +116,7 @@ class NatsTransport:
                 reader.lose("the connection was renewed")
 
         prefix = f"_INBOX.{identity}"
-        client = Client()
+        client = _Client()
         await client.connect(
             servers=url.split(","),
             name=name,
@@ -357,6 +357,18 @@ class NatsTransport:
             await asyncio.wait_for(self._client.flush(timeout=2), 3)
         with suppress(Exception):
             await asyncio.wait_for(self._client.close(), 5)
+
+
+class _Client(Client):
+    """nats-py's client, but for a socket it leaves open when a server dies between accepting and greeting."""
+
+    async def _process_connect_init(self) -> None:
+        try:
+            await super()._process_connect_init()
+        except BaseException:
+            if self._transport is not None:
+                self._transport.close()
+            raise
 
 
 class ApiRefused(Misconfigured):
