@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cli.console import readable
 from cli.failure import Failed
 from cli.processes import Seen, seen
 
@@ -22,6 +23,8 @@ LIVED_S = 30.0
 """A part that lived this long has recovered: its next death is again the first."""
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 10.0
+LOOKED_AT_BYTES = 16 * 1024
+TOLD_CHARACTERS = 500
 DEATHS_WHILE_STARTING = 5
 """So many deaths of one part before everything is ready mean that it cannot start."""
 
@@ -177,12 +180,14 @@ def exit_words(status: int | None) -> str:
     return f"exit status {status}"
 
 
-def last_words(log: Path, lines: int = 3) -> str:
-    """The end of a part's log, for the reason of a failure."""
+def last_words(log: Path) -> str:
+    """What a part's log says of its end: its last error, or its last lines."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 4096))
-            text = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+            file.seek(max(0, log.stat().st_size - LOOKED_AT_BYTES))
+            lines = [readable(line) for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     except OSError:
-        text = []
-    return f"Its log {log} ends with: {' / '.join(text[-lines:])}" if text else f"Its log {log} is empty"
+        lines = []
+    errors = [line for line in lines if " error: " in line]
+    told = " / ".join(line[:TOLD_CHARACTERS] for line in (errors[-1:] or lines[-3:]))
+    return f"Its log {log} ends with: {told}" if told else f"Its log {log} is empty"

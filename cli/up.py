@@ -122,7 +122,7 @@ def wait_detached(home: Home, child: subprocess.Popen[bytes]) -> None:
         ours = record.up is not None and record.up.pid == child.pid
         if ours and record.phase == "ready":
             return
-        if ours and record.reason and record.reason != told:
+        if ours and record.phase == "starting" and record.reason != told:
             told = record.reason
             click.echo(told, err=True)
         if child.poll() is not None:
