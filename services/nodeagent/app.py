@@ -19,8 +19,9 @@ from .adapters.lock import DataFolder
 from .adapters.outbox import Outbox
 from .adapters.shard_files import ShardFiles
 from .core import room
-from .discovery import Hardware, engines
+from .discovery import agent_version, engines
 from .fetching import Fetching
+from .hardware import Hardware
 from .log_lines import AgentLines, LogLines
 from .node import Node
 from .settings import NodeAgentSettings
@@ -41,7 +42,7 @@ class NodeAgent:
         self._settings = settings
         self._bus = bus
         self._folder = DataFolder(settings.data_dir)
-        self._hardware = Hardware(settings)
+        self._hardware = Hardware(settings, agent_version())
         self._lines = AgentLines()
         self._supervisor: Supervisor | None = None
         self._telemetry: Telemetry | None = None

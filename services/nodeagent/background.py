@@ -53,3 +53,31 @@ class Background(Generic[T]):
             except Exception:
                 log.exception("%s could not be read", self._name)
             self._ended.wait(self._every_s)
+
+
+class Inline(Generic[T]):
+    """The same for facts that are at hand at once (a simulated machine's): read when asked for, without a thread."""
+
+    def __init__(self, name: str, read: Callable[[], T], every_s: float) -> None:
+        self._name = name
+        self._read = read
+        self._every_s = every_s
+        self._answer: tuple[float, T] | None = None
+
+    def start(self) -> None:
+        return
+
+    def stop(self) -> None:
+        return
+
+    def first(self, patience_s: float) -> bool:
+        return self.latest() is not None
+
+    def latest(self, no_older_s: float = float("inf")) -> T | None:
+        now = time.monotonic()
+        if self._answer is None or now - self._answer[0] >= self._every_s:
+            try:
+                self._answer = now, self._read()
+            except Exception:
+                log.exception("%s could not be read", self._name)
+        return self._answer[1] if self._answer is not None and now - self._answer[0] <= no_older_s else None

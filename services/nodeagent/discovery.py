@@ -1,4 +1,4 @@
-"""What this machine is: facts for ``machine.registered``."""
+"""Which engines this machine can run."""
 
 from __future__ import annotations
 
@@ -6,30 +6,14 @@ import asyncio
 import importlib.metadata
 import json
 import logging
-import platform
 import sys
-from datetime import UTC, datetime
 
-from libs.events.machine import EngineFound, Filesystem, Gpu, GpuSample, MachineRegistered
+from libs.events.machine import EngineFound
 
-from .adapters import machine
-from .adapters.nvml import Gpus, Nvml
-from .background import Background
-from .core import hardware
 from .core.engines import Engine, LlamaCpp, Sim
-from .settings import NodeAgentSettings, SimulatedMachine
+from .settings import NodeAgentSettings
 
 log = logging.getLogger(__name__)
-
-_LOOK_S = 60.0
-"""Hardware changes when people touch it."""
-
-_DISKS_S = 10.0
-_STALE_S = 60.0
-"""An older measurement says nothing about now."""
-
-_FIRST_LOOK_S = 10.0
-"""A driver that answers, answers within this on a machine with eight GPUs."""
 
 _PROBE_S = 30.0
 """Loading an engine's libraries for the first time reads gigabytes from a cold disk."""
@@ -37,117 +21,6 @@ _PROBE_S = 30.0
 
 def agent_version() -> str:
     return importlib.metadata.version("llmgw")
-
-
-class Hardware:
-    """The machine under this agent: the real one, or one the settings invent."""
-
-    def __init__(self, settings: NodeAgentSettings) -> None:
-        self._settings = settings
-        self._simulated = settings.simulated
-        self._nvml = Nvml(settings.data_dir / "gpus.json")
-        self._ours: frozenset[int] = frozenset()
-        self._gpus = Background("the GPUs", self._look_at_gpus, _LOOK_S)
-        self._filesystems = Background("the filesystems", lambda: machine.filesystems(settings.data_dir), _LOOK_S)
-        self._disks = Background("free disk space", self._look_at_disks, _DISKS_S)
-        self._gpu_samples = Background(
-            "the GPUs' state", lambda: self._nvml.samples(self._ours), settings.sample_every_s
-        )
-        self.address = settings.address or machine.address_towards(settings.nats_url)
-
-    async def start(self) -> None:
-        """Begin to look, and wait for the first answers unless they take too long."""
-        for one in (self._gpus, self._filesystems, self._disks, self._gpu_samples):
-            one.start()
-        both = (self._gpus, self._filesystems)
-        await asyncio.gather(*(asyncio.to_thread(one.first, _FIRST_LOOK_S) for one in both))
-
-    def stop(self) -> None:
-        for one in (self._gpus, self._filesystems, self._disks, self._gpu_samples):
-            one.stop()
-
-    @property
-    def simulated(self) -> bool:
-        return self._simulated is not None
-
-    @property
-    def cpu_count(self) -> int:
-        return self._simulated.cores if self._simulated else machine.cpu_count()
-
-    @property
-    def gpus(self) -> Gpus:
-        found = self._gpus.latest()
-        return self._nvml.last_known("the NVIDIA driver does not answer") if found is None else found
-
-    @property
-    def filesystems(self) -> tuple[Filesystem, ...]:
-        return self._filesystems.latest() or ()
-
-    def disk_free_mb(self) -> dict[str, int]:
-        """Free space by filesystem, as far as it was read within the last minute."""
-        return self._disks.latest(_STALE_S) or {}
-
-    def gpu_samples(self, ours: frozenset[int]) -> tuple[GpuSample, ...]:
-        """How the GPUs are doing, as far as they said within the last minute; ``ours``: our engines' processes."""
-        self._ours = ours
-        return self._gpu_samples.latest(_STALE_S) or ()
-
-    def _look_at_gpus(self) -> Gpus:
-        return _invented(self._settings.machine_id, self._simulated) if self._simulated else self._nvml.look()
-
-    def _look_at_disks(self) -> dict[str, int]:
-        self._filesystems.first(_FIRST_LOOK_S)
-        return machine.free_mb(tuple(one.path for one in self.filesystems))
-
-    def available_mb(self, reserved_mb: int) -> int:
-        """Memory that could be taken now; an invented machine's is what others have not reserved."""
-        if self._simulated:
-            return max(0, self._simulated.memory_mb - reserved_mb)
-        return machine.memory_available_mb()
-
-    def registered(self, sealing_key: str, engines: tuple[EngineFound, ...]) -> MachineRegistered:
-        settings = self._settings
-        flags, gpus = machine.cpu_flags(), self.gpus
-        return MachineRegistered(
-            at=datetime.now(UTC),
-            machine_id=settings.machine_id,
-            address=self.address,
-            agent_version=agent_version(),
-            sealing_key=sealing_key,
-            os=machine.operating_system(),
-            arch=platform.machine(),
-            cpu_count=self.cpu_count,
-            cpu_flags=flags,
-            memory_total_mb=self._simulated.memory_mb if self._simulated else machine.memory_total_mb(),
-            labels=settings.labels,
-            gpus=gpus.gpus,
-            gpus_state=gpus.state,
-            gpus_reason=gpus.reason,
-            driver=gpus.driver,
-            engines=engines,
-            filesystems=self.filesystems,
-            simulated=self.simulated,
-            problems=() if self._simulated else hardware.cpu_problems(platform.machine(), flags),
-        )
-
-
-def _invented(machine_id: str, simulated: SimulatedMachine) -> Gpus:
-    gpus: list[Gpu] = []
-    for group in simulated.gpus:
-        for _ in range(group.count):
-            index = len(gpus)
-            gpus.append(
-                Gpu(
-                    index=index,
-                    uuid=f"GPU-sim-{machine_id}-{index}",
-                    name=f"simulated {group.gpu_class}",
-                    gpu_class=group.gpu_class,
-                    memory_total_mb=group.memory_mb,
-                )
-            )
-    if not gpus:
-        return Gpus(state="absent", reason="this simulated machine has none")
-    return Gpus(gpus=tuple(gpus), state="verified", driver="simulated")
 
 
 async def engines(settings: NodeAgentSettings) -> dict[str, tuple[Engine, EngineFound]]:

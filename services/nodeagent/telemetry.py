@@ -15,8 +15,8 @@ from libs.bus import Bus
 from libs.events.machine import MachineSample
 
 from .adapters import machine
-from .discovery import Hardware
 from .fetching import Fetching
+from .hardware import Hardware
 from .supervisor import Supervisor
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,8 @@ class Telemetry:
             used_mb = sum(life.wanted.memory_mb for life in lives)
         else:
             used_mb = max(0, total_mb - available_mb)
-        ours = frozenset(life.record.process.pid for life in lives if life.record.process is not None)
+        # An engine's workers hold GPU memory as well as its first process.
+        ours = frozenset(pid for life in lives if life.usage is not None for pid in life.usage.pids)
         return MachineSample(
             at=datetime.now(UTC),
             machine_id=self._machine_id,

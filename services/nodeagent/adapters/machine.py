@@ -15,6 +15,7 @@ import psutil
 from libs.events.machine import Filesystem
 
 from ..core import hardware
+from .surroundings import Surroundings
 
 _NETWORK_FILESYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "ceph", "gpfs", "glusterfs", "9p", "wekafs", "orangefs"}
@@ -113,11 +114,8 @@ def _droppable(folder: Path) -> int:
     return int(values.get("total_inactive_file") or values.get("inactive_file") or 0)
 
 
-def cpu_flags() -> tuple[str, ...]:
-    try:
-        return hardware.vector_flags(Path("/proc/cpuinfo").read_text())
-    except OSError:
-        return ()
+def cpu_flags(here: Surroundings) -> tuple[str, ...]:
+    return hardware.vector_flags(here.text("/proc/cpuinfo") or "")
 
 
 def address_towards(bus_url: str) -> str:

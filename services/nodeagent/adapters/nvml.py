@@ -1,4 +1,4 @@
-"""NVIDIA GPUs, through the driver's own library (NVML)."""
+"""NVIDIA GPUs, through the driver's own library (NVML), else through ``nvidia-smi``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from libs.events.machine import Gpu, GpuSample
+from libs.events.machine import Gpu
 
-from ..core.hardware import gpu_class
-from . import durable
+from . import durable, smi
+from .nvml_cards import PCI, Handle, asked, card, text, with_peers
+from .surroundings import NotThere, Surroundings, TookTooLong
+
+_NVIDIA = "0x10de"
+_DISPLAY = "0x03"
+"""The PCI class of what draws or computes; NVSwitches and sound devices on the card have others."""
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,177 +25,166 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["verified", "unverified", "absent"]
     reason: str = ""
     driver: str | None = None
+    cuda: str | None = None
+    problems: tuple[str, ...] = ()
+    """Of the machine: cards that the driver does not answer for."""
+    source: Literal["nvml", "nvidia-smi", "invented", ""] = ""
 
 
 class _Known(msgspec.Struct, frozen=True):
     gpus: tuple[Gpu, ...]
     driver: str | None = None
+    cuda: str | None = None
 
 
 class Nvml:
     """Reads the GPUs. When the driver fails, the last known list stays, marked as unverified with the reason."""
 
-    def __init__(self, memory: Path) -> None:
+    def __init__(self, here: Surroundings, memory: Path | None) -> None:
+        self._here = here
         self._memory = memory
         """File that keeps the last list the driver gave."""
-        self._handles: dict[str, Any] = {}
+        self.handles: dict[str, Handle] = {}
+        """Of the GPUs of the last look that NVML can be asked about."""
+        self.library: Any = None
+        self._begun = False
 
     def look(self) -> Gpus:
         """Every GPU, or why there is none. Never raises."""
         try:
-            import pynvml
-        except ImportError:
-            return Gpus(state="absent", reason="the Python package nvidia-ml-py is not installed")
+            self.library = nvml = self._here.nvml()
+        except NotThere as missing:
+            return self._without_library(str(missing))
         try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            return self._without(pynvml, error)
-        try:
-            driver = str(pynvml.nvmlSystemGetDriverVersion())
-            handles: dict[str, Any] = {}
-            gpus: list[Gpu] = []
-            for index in range(pynvml.nvmlDeviceGetCount()):
-                gpus += _card(pynvml, index, handles)
-            gpus = _with_peers(pynvml, gpus, handles)
-        except pynvml.NVMLError as error:
-            return self._without(pynvml, error)
-        self._handles = handles
-        if not gpus:
-            return Gpus(state="absent", reason=f"the NVIDIA driver {driver} sees no GPU", driver=driver)
-        durable.write(self._memory, msgspec.json.encode(_Known(tuple(gpus), driver)))
-        return Gpus(gpus=tuple(gpus), state="verified", driver=driver)
+            if not self._begun:
+                nvml.nvmlInit()
+                self._begun = True
+            driver = text(nvml.nvmlSystemGetDriverVersion())
+            count = nvml.nvmlDeviceGetCount()
+        except nvml.NVMLError as error:
+            return self._failed(nvml, error)
+        handles: dict[str, Handle] = {}
+        gpus: list[Gpu] = []
+        silent: list[str] = []
+        for index in range(count):
+            before = dict(handles)
+            try:
+                gpus += card(nvml, self._here, index, handles)
+            except nvml.NVMLError as error:
+                handles = before
+                silent.append(f"GPU {index} does not answer ({error})")
+        gpus = with_peers(nvml, gpus, handles)
+        self.handles = handles
+        return self._answered(gpus, silent, driver, _cuda(nvml), "nvml")
 
-    def _without(self, pynvml: Any, error: Any) -> Gpus:
-        if isinstance(error, pynvml.NVMLError_LibraryNotFound):
-            reason, gone = "no NVIDIA driver is installed (libnvidia-ml.so.1 was not found)", True
-        elif isinstance(error, pynvml.NVMLError_LibRmVersionMismatch):
-            reason, gone = "the NVIDIA driver was updated and the kernel still runs the old one: reboot needed", False
-        elif isinstance(error, pynvml.NVMLError_DriverNotLoaded):
-            reason, gone = "the NVIDIA kernel driver is not loaded", False
-        else:
-            reason, gone = f"the NVIDIA driver does not answer: {error}", False
-        self._handles = {}
-        known = self.last_known(reason)
-        if gone and known.gpus:
-            return msgspec.structs.replace(known, reason=f"{reason}, and it was here before")
-        return known
-
-    def last_known(self, reason: str) -> Gpus:
-        """The last list the driver gave, marked as unverified for this reason; absent when it never gave one."""
-        try:
-            known = msgspec.json.decode(self._memory.read_bytes(), type=_Known)
-        except (OSError, msgspec.DecodeError):
-            return Gpus(state="absent", reason=reason)
-        return Gpus(gpus=known.gpus, state="unverified", reason=reason, driver=known.driver)
-
-    def samples(self, ours: frozenset[int]) -> tuple[GpuSample, ...]:
-        """How each GPU is doing now; ``ours`` are the processes of our engines. What a card does not tell is absent."""
-        if not self._handles:
-            return ()
-        import pynvml
-
-        found = []
-        for uuid, handle in self._handles.items():
-            memory = _asked(pynvml, pynvml.nvmlDeviceGetMemoryInfo, handle)
-            use = _asked(pynvml, pynvml.nvmlDeviceGetUtilizationRates, handle)
-            power = _asked(pynvml, pynvml.nvmlDeviceGetPowerUsage, handle)
-            heat = _asked(pynvml, pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
-            holders = _asked(pynvml, pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
-            found.append(
-                GpuSample(
-                    uuid=uuid,
-                    memory_used_mb=memory.used // 2**20 if memory is not None else None,
-                    foreign_memory_mb=None
-                    if holders is None
-                    else sum((p.usedGpuMemory or 0) for p in holders if p.pid not in ours) // 2**20,
-                    utilisation_percent=float(use.gpu) if use is not None else None,
-                    temperature_c=float(heat) if heat is not None else None,
-                    power_watts=power / 1000 if power is not None else None,
-                )
+    def _answered(
+        self, gpus: list[Gpu], silent: list[str], driver: str, cuda: str | None, source: Literal["nvml", "nvidia-smi"]
+    ) -> Gpus:
+        """The cards that answered, and of those that did not what was known of them."""
+        missing = self._missing(gpus)
+        problems = []
+        kept: list[Gpu] = []
+        if silent or missing:
+            why = "; ".join(silent) or "the kernel sees it and the driver does not list it"
+            where = f" at {', '.join(missing)}" if missing else ""
+            problems.append(
+                f"{max(len(missing), len(silent))} of {len(gpus) + max(len(missing), len(silent))} NVIDIA cards{where} "
+                f"cannot be used: {why}; drain the machine and reboot it, and if that does not help reseat or "
+                "replace the card"
             )
-        return tuple(found)
-
-
-def _asked(pynvml: Any, function: Any, *arguments: Any) -> Any:
-    """What a card says, or None when it does not support the question."""
-    try:
-        return function(*arguments)
-    except pynvml.NVMLError:
-        return None
-
-
-def _card(pynvml: Any, index: int, handles: dict[str, Any]) -> list[Gpu]:
-    """One card, or the instances it is carved into."""
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    name = str(pynvml.nvmlDeviceGetName(handle))
-    total_mb = pynvml.nvmlDeviceGetMemoryInfo(handle).total // 2**20
-    capability = _asked(pynvml, pynvml.nvmlDeviceGetCudaComputeCapability, handle)
-    bus = _asked(pynvml, pynvml.nvmlDeviceGetPciInfo, handle)
-    bus_id = str(bus.busId).lower() if bus is not None else None
-    card = Gpu(
-        index=index,
-        uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
-        name=name,
-        gpu_class=gpu_class(name, total_mb),
-        memory_total_mb=total_mb,
-        compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
-        pci_bus_id=bus_id,
-        numa_node=_numa_node(bus_id),
-    )
-    mode = _asked(pynvml, pynvml.nvmlDeviceGetMigMode, handle)
-    if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
-        handles[card.uuid] = handle
-        return [card]
-    instances = []
-    for device in range(_asked(pynvml, pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-        instance = _asked(pynvml, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, device)
-        if instance is None:
-            continue
-        instance_mb = pynvml.nvmlDeviceGetMemoryInfo(instance).total // 2**20
-        instance_name = str(pynvml.nvmlDeviceGetName(instance))
-        profile = instance_name.rpartition("MIG ")[2].strip() or f"{round(instance_mb / 1024)}gb"
-        uuid = str(pynvml.nvmlDeviceGetUUID(instance))
-        handles[uuid] = instance
-        instances.append(
-            msgspec.structs.replace(
-                card,
-                index=1000 + 100 * index + device,
-                uuid=uuid,
-                name=instance_name,
-                gpu_class=gpu_class(name, total_mb, profile),
-                memory_total_mb=instance_mb,
-            )
+            # They stay known, as they were, for as long as the kernel sees them.
+            kept = [known for known in self._known().gpus if known.pci_bus_id in missing]
+        if not gpus and not kept:
+            state: Literal["unverified", "absent"] = "unverified" if problems else "absent"
+            reason = f"the NVIDIA driver {driver} sees no GPU"
+            return Gpus(state=state, reason=reason, driver=driver, cuda=cuda, problems=tuple(problems), source=source)
+        self._keep(_Known((*gpus, *kept), driver, cuda))
+        gone = "it does not answer the driver: reboot the machine, and if that does not help replace it"
+        gpus += [msgspec.structs.replace(known, problems=(gone,)) for known in kept]
+        gpus.sort(key=lambda gpu: (gpu.mig.card_index if gpu.mig else gpu.index, gpu.index))
+        return Gpus(
+            gpus=tuple(gpus), state="verified", driver=driver, cuda=cuda, problems=tuple(problems), source=source
         )
-    if instances:
-        return instances
-    why = "it is in MIG mode and no instance is carved: nothing can run on it until one is, or MIG is turned off"
-    return [msgspec.structs.replace(card, problems=(why,))]
+
+    def _missing(self, gpus: list[Gpu]) -> list[str]:
+        """Cards that the kernel sees and the driver does not answer for."""
+        answered = {gpu.pci_bus_id for gpu in gpus}
+        return [bus_id for bus_id in cards_on_the_bus(self._here) if bus_id not in answered] if any(answered) else []
+
+    def _failed(self, nvml: Any, error: Any) -> Gpus:
+        self.handles = {}
+        if self._begun:
+            # A driver that was loaded anew answers only those who begin anew.
+            asked(nvml, "nvmlShutdown")
+            self._begun = False
+        if isinstance(error, nvml.NVMLError_LibraryNotFound):
+            return self._without_library("no NVIDIA driver is installed (libnvidia-ml.so.1 was not found)")
+        if isinstance(error, nvml.NVMLError_LibRmVersionMismatch):
+            reason = "the NVIDIA driver was updated and the kernel still runs the old one: reboot needed"
+        elif isinstance(error, nvml.NVMLError_DriverNotLoaded):
+            reason = "the NVIDIA kernel driver is not loaded: run `modprobe nvidia`, and see `dmesg` if that fails"
+        else:
+            reason = f"the NVIDIA driver does not answer: {error}"
+        return self.last_known(reason)
+
+    def _without_library(self, reason: str) -> Gpus:
+        """No NVML: ``nvidia-smi`` may be there all the same, from a driver that is not on the library path."""
+        self.handles = {}
+        try:
+            found = smi.look(self._here)
+        except (NotThere, TookTooLong):
+            found = None
+        except smi.Failed as error:
+            return self.last_known(f"nvidia-smi failed: {error}")
+        if found is not None:
+            return self._answered(list(found.gpus), [], found.driver, found.cuda, "nvidia-smi")
+        cards = cards_on_the_bus(self._here)
+        known = self._known()
+        if known.gpus:
+            reason = f"{reason}, and it was here before"
+        if cards and not known.gpus:
+            problem = f"{len(cards)} NVIDIA cards are in this machine and cannot be used: {reason}; install the driver"
+            return Gpus(state="unverified", reason=reason, problems=(problem,))
+        return self.last_known(reason, never="absent")
+
+    def last_known(self, reason: str, never: Literal["unverified", "absent"] = "unverified") -> Gpus:
+        """The last list the driver gave, marked as unverified for this reason; ``never``: when it never gave one."""
+        known = self._known()
+        if not known.gpus:
+            return Gpus(state=never, reason=reason)
+        return Gpus(gpus=known.gpus, state="unverified", reason=reason, driver=known.driver, cuda=known.cuda)
+
+    def _known(self) -> _Known:
+        if self._memory is None:
+            return _Known(())
+        try:
+            return msgspec.json.decode(self._memory.read_bytes(), type=_Known)
+        except (OSError, msgspec.DecodeError):
+            return _Known(())
+
+    def _keep(self, known: _Known) -> None:
+        if self._memory is None or known == self._known():
+            return
+        try:
+            durable.write(self._memory, msgspec.json.encode(known))
+        except OSError:
+            # A full disk must not hide the cards.
+            return
 
 
-def _numa_node(bus_id: str | None) -> int | None:
-    if bus_id is None:
-        return None
-    # NVML writes eight digits of the domain, the kernel four.
-    domain, _, rest = bus_id.partition(":")
+def cards_on_the_bus(here: Surroundings) -> list[str]:
+    """Bus ids of NVIDIA's cards as the kernel finds them, whatever the driver does."""
+    return [
+        bus_id
+        for bus_id in here.names(PCI)
+        if here.text(f"{PCI}/{bus_id}/vendor") == _NVIDIA
+        and (here.text(f"{PCI}/{bus_id}/class") or "").startswith(_DISPLAY)
+    ]
+
+
+def _cuda(nvml: Any) -> str | None:
     try:
-        node = int(Path(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/numa_node").read_text())
-    except (OSError, ValueError):
+        version = int(nvml.nvmlSystemGetCudaDriverVersion())
+    except (nvml.NVMLError, AttributeError):
         return None
-    return node if node >= 0 else None
-
-
-def _with_peers(pynvml: Any, gpus: list[Gpu], handles: dict[str, Any]) -> list[Gpu]:
-    """The cards with whom each one reaches over NVLink."""
-    joined = []
-    for gpu in gpus:
-        handle = handles.get(gpu.uuid)
-        peers = []
-        for other in gpus if handle is not None and gpu.index < 1000 else ():
-            peer = handles.get(other.uuid)
-            if other is gpu or peer is None or other.index >= 1000:
-                continue
-            status = _asked(pynvml, pynvml.nvmlDeviceGetP2PStatus, handle, peer, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
-            if status == pynvml.NVML_P2P_STATUS_OK:
-                peers.append(other.uuid)
-        joined.append(msgspec.structs.replace(gpu, nvlink_peers=tuple(peers)))
-    return joined
+    return f"{version // 1000}.{version % 1000 // 10}"

@@ -266,6 +266,7 @@ class Usage(msgspec.Struct, frozen=True):
 
     rss_mb: int
     cpu_s: float
+    pids: frozenset[int] = frozenset()
 
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -293,7 +294,7 @@ def usages(processes: Mapping[str, EngineProcess]) -> dict[str, Usage]:
     return found
 
 
-def _usage(pids: Iterable[int]) -> Usage:
+def _usage(pids: set[int]) -> Usage:
     pages, ticks = 0, 0
     for pid in pids:
         try:
@@ -303,4 +304,4 @@ def _usage(pids: Iterable[int]) -> Usage:
             continue
         fields = stat[stat.rindex(b")") + 2 :].split()
         ticks += int(fields[11]) + int(fields[12])
-    return Usage(pages * _PAGE // 2**20, ticks / _TICKS)
+    return Usage(pages * _PAGE // 2**20, ticks / _TICKS, frozenset(pids))

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import msgspec
 import psutil
-import pynvml
 import pytest
 
 from libs.events.machine import Gpu
 from services.nodeagent.adapters import machine
 from services.nodeagent.adapters.nvml import Nvml, _Known
+from services.nodeagent.adapters.nvml_samples import Sampler
 from services.nodeagent.background import Background
+from services.nodeagent.simulation.nvml import Card, Library
+from services.nodeagent.simulation.surroundings import Described, Description
 
 GIB = 2**30
 
@@ -71,29 +73,35 @@ GPU = Gpu(index=0, uuid="GPU-a", name="NVIDIA H100", gpu_class="h100-80g", memor
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "said", "never"),
     [
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "reboot needed"),
-        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "not loaded"),
-        (pynvml.NVML_ERROR_GPU_IS_LOST, "does not answer"),
-        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no NVIDIA driver is installed"),
+        ("LIB_RM_VERSION_MISMATCH", "reboot needed", "unverified"),
+        ("DRIVER_NOT_LOADED", "not loaded", "unverified"),
+        ("GPU_IS_LOST", "does not answer", "unverified"),
+        ("LIBRARY_NOT_FOUND", "no NVIDIA driver is installed", "absent"),
     ],
 )
-def test_a_driver_that_fails_is_not_zero_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, said: str
-) -> None:
-    def fails() -> None:
-        raise pynvml.NVMLError(error)
-
-    monkeypatch.setattr(pynvml, "nvmlInit", fails)
-    never = Nvml(tmp_path / "gpus.json").look()
-    assert (never.state, never.gpus) == ("absent", ())
-    assert said in never.reason
+def test_a_driver_that_fails_is_not_zero_gpus(tmp_path: Path, error: str, said: str, never: str) -> None:
+    here = Described(Description(nvml=Library(error=error)))
+    first = Nvml(here, tmp_path / "gpus.json").look()
+    assert (first.state, first.gpus) == (never, ())
+    assert said in first.reason
     (tmp_path / "gpus.json").write_bytes(msgspec.json.encode(_Known((GPU,), "580.1")))
-    before = Nvml(tmp_path / "gpus.json").look()
-    assert (before.state, before.gpus, before.driver) == ("unverified", (GPU,), "580.1")
-    assert said in before.reason
-    assert Nvml(tmp_path / "gpus.json").samples(frozenset()) == ()
+    before = Nvml(here, tmp_path / "gpus.json")
+    found = before.look()
+    assert (found.state, found.gpus, found.driver) == ("unverified", (GPU,), "580.1")
+    assert said in found.reason
+    assert Sampler(before).samples(frozenset(), {}) == ()
+
+
+def test_a_driver_that_was_loaded_anew_is_begun_anew(tmp_path: Path) -> None:
+    library = Library(cards=[Card(name="NVIDIA H100", uuid="GPU-a", memory_mb=81559)])
+    nvml = Nvml(Described(Description(nvml=library)), tmp_path / "gpus.json")
+    assert nvml.look().state == "verified"
+    library.error = "DRIVER_NOT_LOADED"
+    assert nvml.look().state == "unverified"
+    library.error = None
+    assert nvml.look().state == "verified"
 
 
 def test_a_read_that_hangs_holds_nobody_up() -> None:

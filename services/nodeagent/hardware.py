@@ -1,0 +1,185 @@
+"""The machine under this agent: the real one, or one the settings invent. Each source of facts may fail alone."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from libs.events.machine import EngineFound, Filesystem, Gpu, GpuSample, MachineRegistered
+
+from .adapters import machine
+from .adapters.nvml import Gpus, Nvml
+from .adapters.nvml_samples import Sampler, Xids
+from .adapters.surroundings import Surroundings, ThisMachine
+from .background import Background, Inline
+from .core import hardware
+from .core.cards import label, wear_problems
+from .core.pcie import shortfall
+from .core.xid import xid_of
+from .settings import NodeAgentSettings
+
+T = TypeVar("T")
+
+_LOOK_S = 60.0
+"""Hardware changes when people touch it, and when a fabric manager restarts."""
+
+_DISKS_S = 10.0
+_STALE_S = 60.0
+"""An older measurement says nothing about now."""
+
+_FIRST_LOOK_S = 10.0
+"""A driver that answers, answers within this on a machine with eight GPUs."""
+
+
+class Hardware:
+    """Facts of the machine, each read on a clock of its own."""
+
+    def __init__(self, settings: NodeAgentSettings, agent_version: str, here: Surroundings | None = None) -> None:
+        self._settings = settings
+        self._version = agent_version
+        self._simulated = settings.simulated
+        self._invented = _invented(settings) if here is None else None
+        self.here: Surroundings = here or (self._invented.here if self._invented else ThisMachine())
+        memory = None if self._simulated else settings.data_dir / "gpus.json"
+        self._nvml = Nvml(self.here, memory)
+        self._sampler = Sampler(self._nvml)
+        self._ours: frozenset[int] = frozenset()
+        self._xids: dict[str, Xids] = {}
+        clock: Any = Inline if self._simulated else Background
+        self._gpus: Background[Gpus] = clock("the GPUs", self._nvml.look, _LOOK_S)
+        self._filesystems: Background[tuple[Filesystem, ...]] = clock(
+            "the filesystems", lambda: machine.filesystems(settings.data_dir), _LOOK_S * (60 if self._simulated else 1)
+        )
+        self._disks: Background[dict[str, int]] = clock(
+            "free disk space", self._look_at_disks, _DISKS_S * (6 if self._simulated else 1)
+        )
+        self._gpu_samples: Background[tuple[GpuSample, ...]] = clock(
+            "the GPUs' state", self._look_at_samples, settings.sample_every_s
+        )
+        self._cpu_flags = machine.cpu_flags(self.here)
+        self._os = machine.operating_system()
+        self.address = settings.address or machine.address_towards(settings.nats_url)
+
+    def _all(self) -> tuple[Background[Any], ...]:
+        return self._gpus, self._filesystems, self._disks, self._gpu_samples
+
+    async def start(self) -> None:
+        """Begin to look, and wait for the first answers unless they take too long."""
+        for one in self._all():
+            one.start()
+        if self._simulated:
+            return
+        waited_for: tuple[Background[Any], ...] = (self._gpus, self._filesystems)
+        await asyncio.gather(*(asyncio.to_thread(one.first, _FIRST_LOOK_S) for one in waited_for))
+
+    def stop(self) -> None:
+        for one in self._all():
+            one.stop()
+
+    @property
+    def simulated(self) -> bool:
+        return self._simulated is not None
+
+    @property
+    def cpu_count(self) -> int:
+        return self._simulated.cores if self._simulated else machine.cpu_count()
+
+    @property
+    def gpus(self) -> Gpus:
+        """The cards, with what their last measurements say against using one."""
+        found = self._gpus.latest()
+        if found is None:
+            return self._nvml.last_known("the NVIDIA driver does not answer")
+        if self._invented is not None:
+            found = self._invented.named(found)
+        return msgspec.structs.replace(found, gpus=tuple(self._judged(gpu) for gpu in found.gpus))
+
+    def _judged(self, gpu: Gpu) -> Gpu:
+        samples = self._gpu_samples.latest(_STALE_S) or ()
+        wear = next((sample.wear for sample in samples if sample.uuid == gpu.uuid), None)
+        problems = (*gpu.problems, *wear_problems(wear, datetime.now(UTC)))
+        return msgspec.structs.replace(gpu, problems=problems) if problems != gpu.problems else gpu
+
+    @property
+    def filesystems(self) -> tuple[Filesystem, ...]:
+        return self._filesystems.latest() or ()
+
+    def disk_free_mb(self) -> dict[str, int]:
+        """Free space by filesystem, as far as it was read within the last minute."""
+        return self._disks.latest(_STALE_S) or {}
+
+    def gpu_samples(self, ours: frozenset[int]) -> tuple[GpuSample, ...]:
+        """How the GPUs are doing, as far as they said within the last minute; ``ours``: our engines' processes."""
+        self._ours = ours
+        return self._gpu_samples.latest(_STALE_S) or ()
+
+    def holders(self) -> dict[str, dict[int, int | None]]:
+        """GPU UUID to the processes that hold memory on it, MB each; a GPU that does not say is absent."""
+        return self._sampler.holders
+
+    def _look_at_samples(self) -> tuple[GpuSample, ...]:
+        if self._gpus.latest() is None:
+            return ()
+        for line in self.here.kernel_lines():
+            if (xid := xid_of(line)) is not None:
+                count = self._xids[xid.bus].count if xid.bus in self._xids else 0
+                self._xids[xid.bus] = Xids(count + 1, xid.number, xid.text, datetime.now(UTC))
+        return self._sampler.samples(self._ours, self._xids)
+
+    def _look_at_disks(self) -> dict[str, int]:
+        self._filesystems.first(_FIRST_LOOK_S)
+        return machine.free_mb(tuple(one.path for one in self.filesystems))
+
+    def available_mb(self, reserved_mb: int) -> int:
+        """Memory that could be taken now; an invented machine's is what others have not reserved."""
+        if self._simulated:
+            return max(0, self._simulated.memory_mb - reserved_mb)
+        return machine.memory_available_mb()
+
+    def registered(self, sealing_key: str, engines: tuple[EngineFound, ...]) -> MachineRegistered:
+        settings, gpus = self._settings, self.gpus
+        return MachineRegistered(
+            at=datetime.now(UTC),
+            machine_id=settings.machine_id,
+            address=self.address,
+            agent_version=self._version,
+            sealing_key=sealing_key,
+            os=self._os,
+            arch=platform.machine(),
+            cpu_count=self.cpu_count,
+            cpu_flags=self._cpu_flags,
+            memory_total_mb=self._simulated.memory_mb if self._simulated else machine.memory_total_mb(),
+            labels=settings.labels,
+            gpus=gpus.gpus,
+            gpus_state=gpus.state,
+            gpus_reason=gpus.reason,
+            driver=gpus.driver,
+            cuda=gpus.cuda,
+            engines=engines,
+            filesystems=self.filesystems,
+            simulated=self.simulated,
+            problems=self._problems(gpus),
+        )
+
+    def _problems(self, gpus: Gpus) -> tuple[str, ...]:
+        cpu = () if self._simulated else hardware.cpu_problems(platform.machine(), self._cpu_flags)
+        return (*cpu, *gpus.problems, *link_problems(gpus.gpus))
+
+
+def link_problems(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+    """Cards that are linked slower than they could be, one sentence a card."""
+    cards = {gpu.pci_bus_id or gpu.uuid: gpu for gpu in gpus}
+    return tuple(f"{label(gpu)} is {why}" for gpu in cards.values() if (why := shortfall(gpu.pcie)) is not None)
+
+
+def _invented(settings: NodeAgentSettings) -> Any:
+    if settings.simulated is None:
+        return None
+    # Only where it is asked for: it needs the NVML package's structs.
+    from .simulation.machine import Invented
+
+    return Invented(settings.machine_id, settings.simulated)
