@@ -152,6 +152,30 @@ async def test_nothing_can_be_deleted_from_the_log(bus: Bus) -> None:
     assert await bus.transport.message("EVENTS", 1) is not None
 
 
+async def test_a_cancelled_wait_for_a_pong_leaves_the_connection_alive(bus: Bus) -> None:
+    client = bus.transport._client  # type: ignore[attr-defined]
+    for _ in range(3):
+        waiting = asyncio.create_task(client.flush())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    assert await asyncio.wait_for(bus.append(joined("m"), cause="x"), 5) == 1
+
+
+async def test_a_read_loop_that_died_is_started_again(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = bus.transport._client  # type: ignore[attr-defined]
+    before = client._reading_task
+
+    async def fails(data: bytes) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("something nobody thought of")
+
+    monkeypatch.setattr(client._ps, "parse", fails)
+    await eventually(lambda: client._reading_task is not before and client.is_connected, deadline_s=15)
+    assert await asyncio.wait_for(bus.append(joined("m"), cause="x"), 5) == 1
+
+
 async def test_an_older_server_is_refused() -> None:
     """Speaks just the greeting of a server as old as Debian's."""
 
