@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -157,3 +158,27 @@ async def test_no_secret_and_no_text_of_a_prompt_is_on_any_stream(cluster: Clust
     finally:
         await bus.close()
     assert {"EVENTS", "USAGE", "TELEMETRY", "KV_routes", "KV_keys"} <= set(found)
+
+
+def test_weights_are_imported_and_removed_by_hand(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "tiny.gguf").write_bytes(b"GGUF" + bytes(1000))
+
+    cluster.text("library", "import", "tiny", f"path:{tmp_path / 'tiny.gguf'}", "--licence", "none")
+    (listed,) = (one for one in cluster.json("library", "list") if one["name"] == "tiny")
+    assert (listed["files"], listed["size_bytes"]) == (1, 1004)
+    assert "tiny.gguf" in cluster.text("export")
+
+    cluster.text("library", "remove", "tiny", listed["version"])
+    assert "tiny" not in {one["name"] for one in cluster.json("library", "list")}
+
+
+def test_a_node_is_cordoned_and_takes_work_again(cluster: Cluster) -> None:
+    def state() -> str:
+        return next(one["state"] for one in cluster.json("node", "list") if one["machine_id"] == "sim-2")
+
+    cluster.text("node", "cordon", "sim-2", "--reason", "a fan is loud")
+    assert state() == "cordoned"
+    assert "node sim-2 is cordoned: it gets nothing new: a fan is loud" in cluster.text("events", "tail", "--no-follow")
+
+    cluster.text("node", "uncordon", "sim-2")
+    assert state() == "ready"
