@@ -22,7 +22,7 @@ up: .venv/.installed
 	@exec .venv/bin/llmgw up
 
 test: .venv/.installed-dev
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest -n 3 --dist loadfile
 
 prove: .venv/.installed-dev
 	.venv/bin/python -m pytest -m slow --timeout 3600

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from cli.failure import Failed
 from cli.processes import listener
+from libs.runtime.servers.ports import free_port
 
 DEFAULT_GATEWAY = 8080
 HOST = "127.0.0.1"
@@ -25,11 +26,12 @@ def choose(names: Iterable[str], remembered: Mapping[str, int], gateway: int | N
         taken = f"port {wanted} is taken{f' by {who}' if who else ''}"
         raise Failed(f"{taken}: choose another with --port N (--port 0 takes a free one)")
     ports = {"gateway": wanted} if wanted else {}
-    with Held() as held:
-        for name in ("gateway", *names):
-            if name not in ports:
-                port = remembered.get(name, 0)
-                ports[name] = port if port not in ports.values() and is_free(port) else held.free()
+    for name in ("gateway", *names):
+        if name not in ports:
+            port = remembered.get(name, 0)
+            while port in ports.values() or not is_free(port):
+                port = free_port(HOST)
+            ports[name] = port
     return ports
 
 
@@ -45,24 +47,3 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-class Held:
-    """Free ports, kept until all are chosen, so that no two are the same."""
-
-    def __init__(self) -> None:
-        self._sockets: list[socket.socket] = []
-
-    def __enter__(self) -> Held:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for one in self._sockets:
-            one.close()
-
-    def free(self) -> int:
-        one = socket.socket()
-        one.bind((HOST, 0))
-        self._sockets.append(one)
-        port: int = one.getsockname()[1]
-        return port

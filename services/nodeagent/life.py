@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -26,6 +25,7 @@ from libs.events.shard import (
 )
 from libs.events.views import ShardWanted
 from libs.runtime.secrets import BadSecret
+from libs.runtime.servers.ports import free_port
 
 from .adapters import process as processes
 from .adapters.engine import EngineClient
@@ -205,7 +205,7 @@ class ShardLife:
     def _spawn(self, engine: Engine, key: str | None, weights: str | None) -> None:
         node, wanted = self._node, self.wanted
         host = node.host
-        port = _free_port(host)
+        port = free_port(host)
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         command = engine.command(wanted, Place(host=host, port=port, weights=weights, cpu_count=node.cpu_count))
         # On disk before it runs: whatever carries the mark from now on belongs to this shard.
@@ -432,9 +432,3 @@ class ShardLife:
             # These may happen again to the same run, after another agent took it over.
             cause += f".{self._node.agent_run}"
         self._node.outbox.put(event, cause)
-
-
-def _free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import time
 from collections.abc import Callable
@@ -11,12 +12,22 @@ class NotReady(Exception):
     """A server did not come up in time, or ended before it did."""
 
 
+LOWEST, HIGHEST = 12000, 32000
+"""Ports a server is put on. Below the range outgoing connections take theirs from (32768 on, Linux's default): a
+client that keeps trying a server which is down would otherwise, now and then, connect to itself and hold the port."""
+
+
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port nobody listens on at this moment. Raises OSError when none of many is free."""
+    for _ in range(200):
+        port = random.randint(LOWEST, HIGHEST)
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no free TCP port between {LOWEST} and {HIGHEST} was found on {host}")
 
 
 def wait_until(

@@ -144,8 +144,8 @@ async def test_a_port_that_another_program_took_is_given_up_for_another(box: Box
     # The other one answers like ours would: without a key, under the same name.
     taken = f"""
 from services.nodeagent import life
-free, ports = life._free_port, [{sim_engine.port}]
-life._free_port = lambda host: ports.pop() if ports else free(host)
+free, ports = life.free_port, [{sim_engine.port}]
+life.free_port = lambda host: ports.pop() if ports else free(host)
 """
     box.start_agent(taken)
     await box.want(shard(served_name="sim"))

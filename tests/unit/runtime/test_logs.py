@@ -57,7 +57,7 @@ def test_console_lines_are_short() -> None:
 @pytest.mark.parametrize(
     "secret",
     [
-        secrets.client_key(),
+        pytest.param(secrets.client_key(), id="client key"),
         secrets.engine_key(bytes(32), "r-1", 1),
         "SUAM" + "A2B3" * 13 + "AB",
         "hunter2hunter2",
