@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import yaml
@@ -10,24 +13,58 @@ import yaml
 from cli.declared import Item, Sections, read
 from cli.failure import Failed
 from libs.events.contract import Value
+from libs.events.machine import FabricPort, Gpu, GpuSample, Imex, MachineRegistered, MachineSample, MigInstance
 
 
 class Gpus(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Simulated GPUs of one class."""
+    """GPUs of one class."""
 
     gpu_class: str = msgspec.field(name="class")
     memory_mb: int
     count: int = 1
+    name: str = ""
+    """As the driver names the card: speeds are known by it."""
+    capability: str | None = None
+    nvlink: bool | None = None
+    """Whether these cards, and those of other groups that say so, are joined by NVLink. Not said: not known."""
+    mig_of_mb: int | None = None
+    """They are MIG instances, carved from cards of this memory."""
+    used_mb: int = 0
+    """Held on each of them now."""
+    problems: tuple[str, ...] = ()
+    """What keeps them out of use, as sentences."""
+
+
+class Fabric(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Adapters on one InfiniBand or RoCE fabric."""
+
+    name: str
+    network: str | None = None
+    """The physical fabric: two with one name differ in it. Not said: could not be measured."""
+    kind: Literal["infiniband", "roce"] = "infiniband"
+    adapters: tuple[str, ...] = ("mlx5_0",)
+    rate_gbps: float | None = None
 
 
 class Machine(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A simulated machine: its hardware is invented, its agent and engines are real processes."""
 
     id: str
+    copies: int = 1
+    """More than one: so many machines, ``ID-1``, ``ID-2``, …"""
     labels: dict[str, str] = {}
     cores: int
     memory_mb: int
+    memory_used_mb: int = 0
+    memory_read_mb_s: int | None = None
+    """How fast its cores together read main memory, and below how fast one does."""
+    memory_read_one_core_mb_s: int | None = None
     gpus: tuple[Gpus, ...] = ()
+    fabrics: tuple[Fabric, ...] = ()
+    nvlink_domain: str | None = None
+    """``<cluster uuid>/<clique>`` of the NVLink domain across machines its cards have joined."""
+    imex: str = "active"
+    """State of the service that lets such a domain's cards share memory."""
 
 
 class FleetSections(Sections, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,8 +91,91 @@ def load(file: Path) -> Fleet:
             machines += msgspec.convert((document or {}).get("machines") or [], list[Machine])
         except msgspec.ValidationError as error:
             raise Failed(f"{file}: machines: {error}") from None
+    machines = [one for machine in machines for one in _copies(machine)]
     ids = [machine.id for machine in machines]
     twice = sorted({one for one in ids if ids.count(one) > 1})
     if twice:
         raise Failed(f"{file}: the machine {twice[0]!r} stands twice: ids must differ")
     return Fleet(tuple(machines), tuple(items))
+
+
+def _copies(machine: Machine) -> Iterator[Machine]:
+    if machine.copies == 1:
+        yield machine
+    for number in range(1, machine.copies + 1) if machine.copies > 1 else ():
+        yield msgspec.structs.replace(machine, id=f"{machine.id}-{number}", copies=1)
+
+
+def registered(machine: Machine) -> MachineRegistered:
+    """What the agent of a machine with this hardware would report."""
+    return MachineRegistered(
+        at=datetime.fromtimestamp(0, UTC),
+        machine_id=machine.id,
+        address="",
+        agent_version="",
+        sealing_key="",
+        os="linux",
+        arch="x86_64",
+        cpu_count=machine.cores,
+        memory_total_mb=machine.memory_mb,
+        labels=machine.labels,
+        gpus=tuple(_gpus(machine)),
+        gpus_state="verified" if machine.gpus else "absent",
+        # Where nothing is said of NVLink nothing is known of it, as of a simulated machine.
+        simulated=any(group.nvlink is None for group in machine.gpus),
+        ports=tuple(
+            FabricPort(
+                adapter=adapter,
+                port=1,
+                link_layer="InfiniBand" if fabric.kind == "infiniband" else "Ethernet",
+                state="active",
+                rate_gbps=fabric.rate_gbps,
+                fabric=fabric.name,
+                network=fabric.network,
+            )
+            for fabric in machine.fabrics
+            for adapter in fabric.adapters
+        ),
+        imex=Imex(state=machine.imex) if machine.nvlink_domain else None,
+        memory_read_mb_s=machine.memory_read_mb_s,
+        memory_read_one_core_mb_s=machine.memory_read_one_core_mb_s,
+    )
+
+
+def sample(machine: Machine) -> MachineSample:
+    """What its agent would measure: what is held now."""
+    used = [group.used_mb for group in machine.gpus for _ in range(group.count)]
+    return MachineSample(
+        at=datetime.fromtimestamp(0, UTC),
+        machine_id=machine.id,
+        memory_used_mb=machine.memory_used_mb,
+        gpus=tuple(GpuSample(uuid=_uuid(machine, i), memory_used_mb=mb) for i, mb in enumerate(used)),
+    )
+
+
+def _uuid(machine: Machine, index: int) -> str:
+    return f"GPU-{machine.id}-{index}"
+
+
+def _gpus(machine: Machine) -> Iterator[Gpu]:
+    groups = [group for group in machine.gpus for _ in range(group.count)]
+    joined = [_uuid(machine, i) for i, group in enumerate(groups) if group.nvlink]
+    for i, group in enumerate(groups):
+        mig = None
+        if group.mig_of_mb:
+            profile = group.gpu_class.partition("-mig-")[2]
+            mig = MigInstance(
+                card_index=0, card_uuid="", card_memory_total_mb=group.mig_of_mb, device=i, profile=profile
+            )
+        yield Gpu(
+            index=i,
+            uuid=_uuid(machine, i),
+            name=group.name,
+            gpu_class=group.gpu_class,
+            memory_total_mb=group.memory_mb,
+            compute_capability=group.capability,
+            nvlink_peers=tuple(uuid for uuid in joined if uuid != _uuid(machine, i)) if group.nvlink else (),
+            nvlink_domain=machine.nvlink_domain,
+            mig=mig,
+            problems=group.problems,
+        )

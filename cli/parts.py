@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import yaml
 
 from cli.failure import Failed
@@ -117,7 +116,10 @@ class Layout:
                 "simulated": {
                     "cores": machine.cores,
                     "memory_mb": machine.memory_mb,
-                    "gpus": msgspec.to_builtins(machine.gpus),
+                    "gpus": [
+                        {"class": group.gpu_class, "memory_mb": group.memory_mb, "count": group.count}
+                        for group in machine.gpus
+                    ],
                 },
             }
         return values

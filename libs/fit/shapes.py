@@ -1,0 +1,263 @@
+"""The shapes a model can take on cards, and what speaks against each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from . import memory, speed
+from .facts import Facts
+from .hardware import Card, Host, linked
+from .memory import GIB, Load, Need
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why a way is rejected."""
+
+    check: str
+    """``memory``, ``width``, ``nvlink``, ``fabric``, ``mig``, ``capability``, ``engine``, ``layers``."""
+    text: str
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to hold a model, whether it fits or not."""
+
+    precision: str
+    engine: str
+    gpu_class: str | None = None
+    """None: on the CPU."""
+    nodes: int = 1
+    cards: int = 0
+    """On each node."""
+    tensor: int = 1
+    pipeline: int = 1
+    expert_parallel: bool = False
+    link: str = ""
+    """What joins the cards: NVLink, PCIe, or the fabric's or domain's name."""
+    need: Need
+    """Of each card, or of main memory."""
+    usable_bytes: int = 0
+    """Of each card, or of the largest machine."""
+    rejected: tuple[Reason, ...] = ()
+    machines: tuple[str, ...] = ()
+    """Machines that are large enough for it, or of which a group is."""
+    free_units: int = 0
+    """Cards (or machines, on the CPU) that have room for their part now."""
+    units: int = 0
+    """All of them there are of this kind in this place."""
+    free_bytes: int = 0
+    """On all of them together, now."""
+    now: bool = False
+    """It could start now."""
+    tokens_per_s: float | None = None
+    """Of one request, estimated. None: ``pace`` says why."""
+    pace: str = ""
+    best: bool = False
+
+    @property
+    def devices(self) -> int:
+        """Cards in all."""
+        return self.nodes * self.cards
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all cards together."""
+        return self.need.total * max(1, self.devices)
+
+    @property
+    def fits(self) -> bool:
+        return not self.rejected
+
+
+def width_reason(facts: Facts, width: int) -> Reason | None:
+    """Cards share out KV heads and query heads: a width that leaves some over is none."""
+    heads = facts.split_heads
+    if heads % width and width % heads:
+        return Reason("width", f"{width} neither divides the {heads} KV heads nor is a multiple of them")
+    if facts.heads % width:
+        return Reason("width", f"{width} does not divide the {facts.heads} attention heads")
+    return None
+
+
+def memory_reason(need: Need, usable: int, of: str) -> Reason | None:
+    """More than can be used."""
+    over = need.total - usable
+    return Reason("memory", f"{over / GIB:.1f} GiB more than {of}'s usable {usable / GIB:.1f}") if over > 0 else None
+
+
+def capability_reason(facts: Facts, cards: Sequence[Card]) -> Reason | None:
+    """Every card is too old for the precision; a card that did not say is not."""
+    if any(card.capability is None or card.capability >= facts.capability for card in cards):
+        return None
+    has = max(card.capability for card in cards if card.capability)
+    need = ".".join(map(str, facts.capability))
+    return Reason(
+        "capability", f"{facts.precision} needs compute capability {need}, these cards have {has[0]}.{has[1]}"
+    )
+
+
+def one_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host]) -> Iterator[Way]:
+    """1, 2, … cards of one node: every number a node has."""
+    most = max(len(host.of_class(gpu_class)) for host in hosts)
+    if any(card.mig for host in hosts for card in host.of_class(gpu_class)):
+        yield _in_node(facts, load, gpu_class, hosts, 1)
+        if most > 1:
+            way = _in_node(facts, load, gpu_class, hosts, 2)
+            mig = Reason("mig", "a replica runs on exactly one MIG instance: they have no NVLink between them")
+            yield msgspec.structs.replace(way, rejected=(mig,))
+        return
+    for number in range(1, most + 1):
+        way = _in_node(facts, load, gpu_class, hosts, number)
+        yield way
+        if any(reason.check == "nvlink" for reason in way.rejected):
+            # A pipeline passes one layer's output on, which PCIe carries; tensor parallelism exchanges every layer's.
+            yield _in_node(facts, load, gpu_class, hosts, number, pipeline=number)
+
+
+def _in_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host], number: int, pipeline: int = 1) -> Way:
+    able = [host for host in hosts if len(host.of_class(gpu_class)) >= number]
+    cards = [card for host in able for card in host.of_class(gpu_class)]
+    usable = min(card.usable_bytes for card in cards)
+    reasons: list[Reason | None] = [capability_reason(facts, cards)] if facts.format == "safetensors" else []
+    width, link = number // pipeline, ""
+    if facts.format == "gguf":
+        need, link, width = memory.llamacpp(facts, load, number), "layer split" if number > 1 else "", 1
+        pipeline = number
+    else:
+        need = memory.vllm(facts, load, width, pipeline)
+        reasons.append(width_reason(facts, width))
+        if number > 1:
+            states = {host.id: linked(host, host.of_class(gpu_class), number) for host in able}
+            joined = [host for host in able if states[host.id]]
+            unknown = any(state is None for state in states.values())
+            link = "NVLink" if joined else "NVLink not known" if unknown else "PCIe"
+            if pipeline > 1:
+                link = "PCIe"
+            elif joined:
+                able = joined
+            elif not unknown:
+                reasons.append(
+                    Reason("nvlink", "its cards are not on one NVLink domain, which tensor parallelism needs")
+                )
+        if pipeline > facts.layers:
+            reasons.append(Reason("layers", f"{pipeline} stages and only {facts.layers} layers"))
+    reasons.append(memory_reason(need, usable, "a card"))
+    way = Way(
+        precision=facts.precision,
+        engine="llamacpp" if facts.format == "gguf" else "vllm",
+        gpu_class=gpu_class,
+        cards=number,
+        tensor=width,
+        pipeline=pipeline,
+        expert_parallel=facts.format == "safetensors" and facts.experts is not None and width > 1,
+        link=link,
+        need=need,
+        usable_bytes=usable,
+        rejected=tuple(reason for reason in reasons if reason),
+        machines=tuple(host.id for host in able),
+    )
+    return _paced(facts, _freed(way, able, gpu_class), cards)
+
+
+def several_nodes(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host], place: str) -> Iterator[Way]:
+    """2, 3, … nodes that reach each other: a pipeline between them, tensor parallelism inside.
+
+    Every width a node allows, fewest cards first.
+    """
+    most = max(len(host.of_class(gpu_class)) for host in hosts)
+    shapes = [(nodes, cards) for nodes in range(2, len(hosts) + 1) for cards in range(1, most + 1)]
+    for nodes, cards in sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape[0])):
+        able = [host for host in hosts if len(host.of_class(gpu_class)) >= cards]
+        if len(able) >= nodes:
+            yield _over_nodes(facts, load, gpu_class, able, nodes, cards, place)
+
+
+def _over_nodes(
+    facts: Facts, load: Load, gpu_class: str, hosts: list[Host], nodes: int, number: int, place: str
+) -> Way:
+    cards = [card for host in hosts for card in host.of_class(gpu_class)]
+    usable = min(card.usable_bytes for card in cards)
+    need = memory.vllm(facts, load, number, nodes)
+    reasons = [capability_reason(facts, cards), width_reason(facts, number)]
+    states = [linked(host, host.of_class(gpu_class), number) for host in hosts]
+    if sum(state is not False for state in states) < nodes:
+        reasons.append(Reason("nvlink", "its cards are not on one NVLink domain, which tensor parallelism needs"))
+    if nodes > facts.layers:
+        reasons.append(Reason("layers", f"{nodes} stages and only {facts.layers} layers"))
+    reasons.append(memory_reason(need, usable, "a card"))
+    way = Way(
+        precision=facts.precision,
+        engine="vllm",
+        gpu_class=gpu_class,
+        nodes=nodes,
+        cards=number,
+        tensor=number,
+        pipeline=nodes,
+        expert_parallel=facts.experts is not None and number > 1,
+        link=place,
+        need=need,
+        usable_bytes=usable,
+        rejected=tuple(reason for reason in reasons if reason),
+        machines=tuple(host.id for host in hosts),
+    )
+    return _paced(facts, _freed(way, hosts, gpu_class), cards)
+
+
+def on_cpu(facts: Facts, load: Load, hosts: Sequence[Host]) -> Way:
+    """llama.cpp in main memory, on half a machine's cores."""
+    need = memory.llamacpp_process(facts, load)
+    largest = max(host.usable_memory_bytes for host in hosts)
+    reason = memory_reason(need, largest, "the largest machine")
+    able = [host for host in hosts if host.usable_memory_bytes >= need.total]
+    free = [host for host in able if host.free_memory_bytes >= need.total]
+    paces = [
+        speed.cpu(facts, host.read_bytes_s, host.read_core_bytes_s, max(1, host.cores // 2))
+        for host in able
+        if host.read_bytes_s
+    ]
+    return Way(
+        precision=facts.precision,
+        engine="llamacpp",
+        need=need,
+        usable_bytes=largest,
+        rejected=(reason,) if reason else (),
+        machines=tuple(host.id for host in able),
+        free_units=len(free),
+        units=len(hosts),
+        free_bytes=max((host.free_memory_bytes for host in hosts), default=0),
+        now=bool(free),
+        tokens_per_s=max(paces) if paces else None,
+        pace="" if paces else "no machine has measured its memory yet",
+    )
+
+
+def _freed(way: Way, hosts: Sequence[Host], gpu_class: str) -> Way:
+    """What is free now for a way on cards of these hosts."""
+    room = {host.id: sum(card.free_bytes >= way.need.total for card in host.of_class(gpu_class)) for host in hosts}
+    cards = [card for host in hosts for card in host.of_class(gpu_class)]
+    return msgspec.structs.replace(
+        way,
+        free_units=sum(room.values()),
+        units=len(cards),
+        free_bytes=sum(card.free_bytes for card in cards),
+        now=way.fits and sum(number >= way.cards for number in room.values()) >= way.nodes,
+    )
+
+
+def _paced(facts: Facts, way: Way, cards: Sequence[Card]) -> Way:
+    """Its estimated speed, when every card's bandwidth is known."""
+    bandwidths = []
+    for card in cards:
+        known = speed.card_bandwidth(card.name)
+        if known is None:
+            name = repr(card.name) if card.name else "without a name"
+            return msgspec.structs.replace(way, pace=f"the bandwidth of a card {name} is not known")
+        bandwidths.append(known * card.share)
+    slowest = min(bandwidths)
+    if way.engine == "llamacpp":
+        pace = speed.layer_split(facts, slowest, way.cards)
+    else:
+        link = "PCIe" if way.link == "PCIe" else "NVLink"
+        pace = speed.tensor_parallel(facts, slowest, way.tensor, way.pipeline, link)
+    return msgspec.structs.replace(way, tokens_per_s=pace)

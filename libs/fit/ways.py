@@ -1,0 +1,193 @@
+"""The order of ways: one card, several cards of one node, several nodes; and which of them is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from . import memory
+from .facts import Facts, Unreadable
+from .hardware import Host
+from .memory import GIB, Load
+from .shapes import Reason, Way, on_cpu, one_node, several_nodes
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Nodes that reach each other fast enough for one replica."""
+
+    name: str
+    hosts: tuple[Host, ...]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Every way that was considered, in the order they are preferred; at most one is the best."""
+
+    models: tuple[Facts, ...]
+    load: Load
+    ways: tuple[Way, ...]
+    left_out: tuple[str, ...] = ()
+    """Hardware that is there and was not counted, each with the reason."""
+
+    @property
+    def best(self) -> Way | None:
+        return next((way for way in self.ways if way.best), None)
+
+
+def plan(models: Sequence[Facts], hosts: Iterable[Host], load: Load) -> Plan:
+    """How a fleet could hold a model. ``models``: the same one in its precisions, the source's own first.
+
+    Raises Unreadable when the context is longer than the model was trained for.
+    """
+    hosts = tuple(hosts)
+    for facts in models:
+        if load.context > facts.context:
+            raise Unreadable(
+                f"a context of {load.context:,} tokens is longer than {facts.name} was trained for: "
+                f"{facts.context:,} at most"
+            )
+    here = tuple(host for host in hosts if not host.away)
+    ways = [way for facts in models for way in _ways(facts, load, here)]
+    fitting = [way for way in ways if way.fits]
+    if fitting:
+        order = {facts.precision: number for number, facts in reversed(list(enumerate(models)))}
+        bits = {facts.precision: facts.bits for facts in models}
+        best = min(fitting, key=lambda way: _rank(way, bits[way.precision], order[way.precision]))
+        ways = [msgspec.structs.replace(way, best=way is best) for way in ways]
+    return Plan(models=tuple(models), load=load, ways=tuple(ways), left_out=tuple(_left_out(hosts)))
+
+
+def _rank(way: Way, bits: float, order: int) -> tuple[bool, int, int, float, bool, bool, int, int]:
+    """Fewest cards, then fewest nodes, then the better precision up to 8 bits; a CPU when no card will do.
+
+    Equal so far: a domain's NVLink before a fabric, what could start now, the source's own files, the smaller card.
+    """
+    fabric = way.nodes > 1 and not way.link.startswith("NVLink")
+    return (
+        way.gpu_class is None,
+        way.devices,
+        way.nodes,
+        -min(bits, 8.0),
+        fabric,
+        not way.now,
+        order,
+        way.usable_bytes,
+    )
+
+
+def _ways(facts: Facts, load: Load, hosts: Sequence[Host]) -> Iterator[Way]:
+    classes = sorted({card.gpu_class for host in hosts for card in host.cards if not card.unusable})
+    for gpu_class in classes:
+        yield from _on_class(facts, load, gpu_class, [host for host in hosts if host.of_class(gpu_class)])
+    if not hosts:
+        return
+    if facts.format == "gguf":
+        yield on_cpu(facts, load, hosts)
+    elif not classes:
+        yield Way(
+            precision=facts.precision,
+            engine="vllm",
+            need=memory.vllm(facts, load, 1, 1),
+            rejected=(
+                Reason(
+                    "engine", "vLLM needs GPUs and there are none: plan a GGUF of the model for llama.cpp on the CPU"
+                ),
+            ),
+        )
+
+
+def _on_class(facts: Facts, load: Load, gpu_class: str, hosts: list[Host]) -> Iterator[Way]:
+    inside = list(_until_it_fits(one_node(facts, load, gpu_class, hosts)))
+    yield from inside
+    if any(way.fits for way in inside) or len(hosts) < 2 or facts.format == "gguf":
+        # What one node holds needs no second one, and llama.cpp knows no other nodes.
+        return
+    if any(card.mig for host in hosts for card in host.of_class(gpu_class)):
+        return
+    places, apart = places_of(hosts)
+    between = []
+    for place in places:
+        between += list(_widest(several_nodes(facts, load, gpu_class, place.hosts, place.name)))
+    yield from between
+    if not any(way.fits for way in between):
+        yield from _apart(facts, load, gpu_class, hosts, places, apart)
+
+
+def _until_it_fits(ways: Iterable[Way]) -> Iterator[Way]:
+    for way in ways:
+        yield way
+        if way.fits:
+            return
+
+
+def _widest(ways: Iterable[Way]) -> Iterator[Way]:
+    """The first way that fits, and of those before it the widest of each number of nodes."""
+    rejected: dict[int, Way] = {}
+    for way in ways:
+        if way.fits:
+            yield from (rejected[nodes] for nodes in sorted(rejected))
+            yield way
+            return
+        rejected[way.nodes] = way
+    yield from (rejected[nodes] for nodes in sorted(rejected))
+
+
+def _apart(
+    facts: Facts, load: Load, gpu_class: str, hosts: list[Host], places: list[Place], apart: dict[str, str]
+) -> Iterator[Way]:
+    """All nodes together, where they are not on one fabric: never a way, and why."""
+    if any(len(place.hosts) == len(hosts) for place in places):
+        return
+    groups = [f"{place.name} joins {', '.join(host.id for host in place.hosts)}" for place in places]
+    groups += [f"{machine}: {why}" for machine, why in sorted(apart.items())]
+    ways = several_nodes(facts, load, gpu_class, hosts, "no common fabric")
+    whole = max(ways, key=lambda way: (way.nodes, way.cards))
+    reason = Reason("fabric", f"a replica never spans two fabrics ({'; '.join(groups)})")
+    yield msgspec.structs.replace(whole, rejected=(reason, *whole.rejected), now=False)
+
+
+def places_of(hosts: Sequence[Host]) -> tuple[list[Place], dict[str, str]]:
+    """Where several nodes can hold a replica, NVLink domains first; and of nodes in no fabric why."""
+    domains: dict[str, list[Host]] = {}
+    fabrics: dict[str, list[Host]] = {}
+    names: dict[str, set[str]] = {}
+    apart: dict[str, str] = {}
+    for host in hosts:
+        if host.domain:
+            domains.setdefault(host.domain, []).append(host)
+        on = {}
+        why = "no InfiniBand or RoCE fabric"
+        for network in host.networks:
+            if len(network.identities) > 1:
+                why = f"its adapters of {network.name} are on {len(network.identities)} physical fabrics"
+            elif not network.identities:
+                why = f"which physical fabric its {network.name} is could not be measured"
+            else:
+                on[next(iter(network.identities))] = network.name
+        for identity, name in on.items():
+            fabrics.setdefault(identity, []).append(host)
+            names.setdefault(identity, set()).add(name)
+        if not on and not host.domain:
+            apart[host.id] = why
+    places = [Place(f"NVLink domain {name}", tuple(group)) for name, group in sorted(domains.items()) if len(group) > 1]
+    for identity, group in sorted(fabrics.items()):
+        if len(group) > 1:
+            places.append(Place(f"{'/'.join(sorted(names[identity]))} ({identity})", tuple(group)))
+        elif not group[0].domain:
+            apart[group[0].id] = f"alone on {'/'.join(sorted(names[identity]))} ({identity})"
+    return places, apart
+
+
+def _left_out(hosts: Sequence[Host]) -> Iterator[str]:
+    for host in hosts:
+        if host.away:
+            yield f"{host.id}: {host.away}"
+            continue
+        for card in host.cards:
+            if card.unusable:
+                yield f"{host.id} {card.uuid}: {card.unusable}"
+
+
+def shortfall(way: Way) -> str:
+    """What keeps a way that fits from starting now."""
+    return f"{way.free_units} of {way.units} cards have {way.need.total / GIB:.1f} GiB free"
