@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from libs.events import leadership, library, machine, model, node, policy, replica, shard, tenancy, usage
+from libs.events import leadership, library, machine, model, node, policy, replica, shard, system, tenancy, usage
 from libs.events.contract import Contract, tag_of
 
 E = TypeVar("E", bound=Contract)
@@ -75,6 +75,35 @@ def _node_drained(e: node.NodeDrained) -> str:
 @_says(node.NodeUncordoned)
 def _node_uncordoned(e: node.NodeUncordoned) -> str:
     return f"node {e.machine_id} takes work again"
+
+
+@_says(node.NodeLent)
+def _node_lent(e: node.NodeLent) -> str:
+    return f"node {e.machine_id} is lent{f' to {e.to}' if e.to else ''}: what runs there is moved away"
+
+
+@_says(node.NodeReclaimed)
+def _node_reclaimed(e: node.NodeReclaimed) -> str:
+    return f"node {e.machine_id} is ours again and takes work"
+
+
+# the whole system
+
+
+@_says(system.SystemStopped)
+def _system_stopped(e: system.SystemStopped) -> str:
+    return f"the system is stopped: no model is wanted{_because(e.reason)}"
+
+
+@_says(system.SystemStarted)
+def _system_started(e: system.SystemStarted) -> str:
+    return "the system is started: models are wanted as before"
+
+
+@_says(system.RackCapped)
+def _rack_capped(e: system.RackCapped) -> str:
+    most = f"may use {e.watts} W" if e.watts is not None else "may use as much power as they like"
+    return f"GPUs of rack {e.rack} {most}"
 
 
 # models and replicas
@@ -154,6 +183,47 @@ def _replica_recovered(e: replica.ReplicaRecovered) -> str:
 @_says(replica.ReplicaStopped)
 def _replica_stopped(e: replica.ReplicaStopped) -> str:
     return f"replica {e.replica_id} of {e.model} is stopped{_because(e.reason)}"
+
+
+@_says(model.ModelStopped)
+def _model_stopped(e: model.ModelStopped) -> str:
+    return f"model {e.model} is stopped by an administrator{_because(e.reason)}"
+
+
+@_says(model.ModelStarted)
+def _model_started(e: model.ModelStarted) -> str:
+    return f"model {e.model} is started again"
+
+
+@_says(model.ModelRestarted)
+def _model_restarted(e: model.ModelRestarted) -> str:
+    how = "each is stopped before its successor starts" if e.in_place else "one by one, the new one ready first"
+    return f"replicas of {e.model} are replaced, {how}{_because(e.reason)}"
+
+
+@_says(model.ModelWoken)
+def _model_woken(e: model.ModelWoken) -> str:
+    return f"model {e.model} is asked for and wanted now"
+
+
+@_says(model.ModelSlept)
+def _model_slept(e: model.ModelSlept) -> str:
+    return f"model {e.model} goes to sleep: {e.reason}"
+
+
+@_says(model.ModelAutoscaled)
+def _model_autoscaled(e: model.ModelAutoscaled) -> str:
+    return f"model {e.model} scales from {e.before} to {_count(e.replicas, 'replica')}: {e.reason}"
+
+
+@_says(model.ModelPromoted)
+def _model_promoted(e: model.ModelPromoted) -> str:
+    return f"the definition {e.fingerprint} of {e.model} passed its trial: {e.reason}"
+
+
+@_says(model.ModelRolledBack)
+def _model_rolled_back(e: model.ModelRolledBack) -> str:
+    return f"the definition {e.fingerprint} of {e.model} is dropped: {e.reason}"
 
 
 # shards: what an agent does on its machine

@@ -89,13 +89,16 @@ GRANTS: dict[str, Grant] = {
         reads=("EVENTS", "TELEMETRY", "KV_routes", "KV_keys", "KV_spend", "KV_policies", "KV_models", "KV_nodes"),
     ),
     "scheduler": Grant(
-        says=("llmgw.evt.model.>", "llmgw.evt.node.>", "llmgw.evt.replica.>", "llmgw.tel.scheduler.>"),
+        says=(
+            *("llmgw.evt.model.>", "llmgw.evt.node.>", "llmgw.evt.replica.>", "llmgw.evt.system.>"),
+            "llmgw.tel.scheduler.>",
+        ),
         answers=("llmgw.ask.scheduler.>",),
         writes=("routes", "desired", "nodes", "models"),
         keeps=KEEPERS["scheduler"],
         leads="scheduler",
         reads=("EVENTS", "TELEMETRY", "KV_routes", "KV_desired", "KV_nodes", "KV_models", "KV_library"),
-        hears=("llmgw.tel.>",),
+        hears=("llmgw.tel.>", "llmgw.use.gateway.>"),  # trials are judged on what gateways served
         works=("cmd-scheduler",),
     ),
     "accounting": Grant(

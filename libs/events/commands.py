@@ -55,9 +55,72 @@ class ScaleModel(Command, frozen=True, kw_only=True, tag="cmd.scheduler.scale_mo
 
 @registered
 class RestartModel(Command, frozen=True, kw_only=True, tag="cmd.scheduler.restart_model.v1"):
-    """Unparks a model whose replicas failed too often."""
+    """Unparks a model whose replicas failed too often; replaces the replicas of one that runs, one by one."""
 
     model: str
+    in_place: bool = False
+    """Each is stopped before its successor starts: for when there is no room beside it."""
+    reason: str = ""
+
+
+@registered
+class StopModel(Command, frozen=True, kw_only=True, tag="cmd.scheduler.stop_model.v1"):
+    model: str
+    reason: str = ""
+
+
+@registered
+class StartModel(Command, frozen=True, kw_only=True, tag="cmd.scheduler.start_model.v1"):
+    model: str
+
+
+@registered
+class WakeModel(Command, frozen=True, kw_only=True, tag="cmd.scheduler.wake_model.v1"):
+    """A request waits for an on-demand model. Said again every few seconds for as long as one waits."""
+
+    model: str
+
+
+@registered
+class PromoteModel(Command, frozen=True, kw_only=True, tag="cmd.scheduler.promote_model.v1"):
+    """Take the definition on trial as it is, without waiting for the judgement."""
+
+    model: str
+    reason: str = ""
+
+
+@registered
+class RollBackModel(Command, frozen=True, kw_only=True, tag="cmd.scheduler.roll_back_model.v1"):
+    """Drop the definition on trial."""
+
+    model: str
+    reason: str = ""
+
+
+@registered
+class StopSystem(Command, frozen=True, kw_only=True, tag="cmd.scheduler.stop_system.v1"):
+    reason: str = ""
+
+
+@registered
+class StartSystem(Command, frozen=True, kw_only=True, tag="cmd.scheduler.start_system.v1"): ...
+
+
+@registered
+class CapRack(Command, frozen=True, kw_only=True, tag="cmd.scheduler.cap_rack.v1"):
+    rack: str
+    watts: int | None = None
+
+
+@registered
+class LendNode(Command, frozen=True, kw_only=True, tag="cmd.scheduler.lend_node.v1"):
+    machine_id: str
+    to: str = ""
+
+
+@registered
+class ReclaimNode(Command, frozen=True, kw_only=True, tag="cmd.scheduler.reclaim_node.v1"):
+    machine_id: str
 
 
 @registered

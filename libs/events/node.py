@@ -47,3 +47,15 @@ class NodeDrained(NodeEvent, frozen=True, kw_only=True, tag="node.drained.v1"):
 @registered
 class NodeUncordoned(NodeEvent, frozen=True, kw_only=True, tag="node.uncordoned.v1"):
     """Takes work again, after a cordon or a drain."""
+
+
+@registered
+class NodeLent(NodeEvent, frozen=True, kw_only=True, tag="node.lent.v1"):
+    """Given to somebody else, a batch system for one: what runs is moved away, nothing new comes."""
+
+    to: str = ""
+
+
+@registered
+class NodeReclaimed(NodeEvent, frozen=True, kw_only=True, tag="node.reclaimed.v1"):
+    """Ours again."""

@@ -89,6 +89,8 @@ class StateAnswer(Value, frozen=True, kw_only=True):
     hash: str
     leader: bool
     instance: str
+    stopped: str | None = None
+    """Why no model is wanted; None: the system serves."""
 
 
 @registered
@@ -169,3 +171,50 @@ class AskLogs(Question, frozen=True, kw_only=True, tag="ask.node.logs.v1"):
 class LogsAnswer(Value, frozen=True, kw_only=True):
     lines: tuple[str, ...]
     cursor: int
+
+
+@registered
+class AskFabricMap(Question, frozen=True, kw_only=True, tag="ask.node.fabric_map.v1"):
+    """The fabric as one port of a machine sees it. Takes seconds to a minute on a large one."""
+
+    ids = ("machine_id",)
+    machine_id: str
+    adapter: str
+    port: int = 1
+
+
+class FabricSwitch(Value, frozen=True, kw_only=True):
+    guid: str
+    name: str
+    tier: str
+    """``leaf`` (machines are attached), ``spine`` or ``core``."""
+
+
+class FabricAdapter(Value, frozen=True, kw_only=True):
+    guid: str
+    """Of the node, sixteen hex digits as a port's ``node_guid``."""
+    machine: str
+    """As the fabric describes it, which is usually the host name."""
+    adapter: str
+    leaf: str
+    rate_gbps: float | None = None
+
+
+class FabricCable(Value, frozen=True, kw_only=True):
+    """A cable slower than most between the same tiers."""
+
+    one: str
+    other: str
+    link: str
+    """``4xNDR``."""
+    rate_gbps: float
+    expected_gbps: float
+
+
+class FabricMap(Value, frozen=True, kw_only=True):
+    switches: tuple[FabricSwitch, ...] = ()
+    adapters: tuple[FabricAdapter, ...] = ()
+    slow_cables: tuple[FabricCable, ...] = ()
+    cables: int = 0
+    rails: dict[str, tuple[str, ...]] = {}
+    """Adapter name to the leaves it is on over all machines; one leaf each: the fabric is aligned by rails."""

@@ -17,6 +17,8 @@ class ShardPlacement(Value, frozen=True, kw_only=True):
     """GPU UUIDs."""
     cores: int = 0
     memory_mb: int = 0
+    adapters: tuple[str, ...] = ()
+    """Network adapters through which it reaches the other shards."""
 
 
 class ReplicaEvent(Event, frozen=True, kw_only=True, tag="replica.v0"):
@@ -37,6 +39,12 @@ class ReplicaPlaced(ReplicaEvent, frozen=True, kw_only=True, tag="replica.placed
     """Why one more was wanted."""
     weights: str = ""
     """``NAME@VERSION`` in the library, as it was when the replica was placed; empty: it needs none."""
+    nvlink_domain: str | None = None
+    """Of a replica over several machines: the NVLink domain they share."""
+    fabric: str | None = None
+    """Or the physical network they share."""
+    leader_port: int = 0
+    """Where its shards find each other on the first one's machine; 0: there is one shard."""
 
 
 @registered

@@ -73,3 +73,5 @@ class GatewayRates(Telemetry, frozen=True, kw_only=True, tag="tel.gateway.rates.
     """Replica id to requests in flight."""
     last_used: dict[str, datetime] = {}
     """Model to when a request for it last finished."""
+    waiting: dict[str, int] = {}
+    """Model to requests that wait in the gateway for a replica of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
 from .contract import Value
 from .library import WeightFile
@@ -20,6 +21,10 @@ class Endpoint(Value, frozen=True, kw_only=True):
     """With the replica id and the fleet secret it gives the engine's API key."""
     parallel: int = 4
     draining: bool = False
+    weight: int = 1
+    """Share of the requests, against the other endpoints."""
+    canary: bool = False
+    """It runs a definition on trial: it gets the route's ``canary_percent`` of the requests and nothing else."""
 
 
 class Route(Value, frozen=True, kw_only=True):
@@ -34,6 +39,14 @@ class Route(Value, frozen=True, kw_only=True):
     endpoints: tuple[Endpoint, ...] = ()
     position: int = 0
     """Sequence in EVENTS this was derived from."""
+    on_demand: bool = False
+    """With no endpoint: ask the scheduler to wake it (``cmd.scheduler.wake_model``) and let the request wait."""
+    stopped: Literal["system_stopped", "model_stopped"] | None = None
+    """An administrator stopped everything, or this model: refuse its requests with 503 and this code."""
+    stopped_reason: str = ""
+    canary_percent: int = 0
+    fallbacks: tuple[str, ...] = ()
+    """Models that answer in its place when it cannot, in this order."""
 
 
 class WeightsWanted(Value, frozen=True, kw_only=True):
