@@ -1,0 +1,232 @@
+"""A chat completion as an OpenAI Response, whole or as the events of a stream.
+
+Events carry rising sequence numbers; each item is announced, filled and done before the next begins, and the last
+event carries the whole Response. Order and shapes: OpenAI's reference of streaming events.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..errors import Fault
+from ..usage import Used
+from .blocks import Block, ChatStream, Chunk, answer_of
+from .counts import response_usage
+from .events import named
+from .fields import Json
+from .stops import Stop
+
+_ECHOED: dict[str, Any] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "user": None,
+}
+"""Fields of the request that come back in the Response, and what they are when they were not sent."""
+
+
+class ResponseShape(msgspec.Struct, frozen=True):
+    """What an answer takes from its request."""
+
+    token: str
+    """Unique for the answer; all ids of it are made with this."""
+    echo: Json
+    summarised: bool
+    """Whether the client asked for a summary of the reasoning: then it comes as one, else as the item's content."""
+
+
+def shape_of(body: Json, token: str) -> ResponseShape:
+    """Of a Responses request."""
+    echo = {name: usual if body.get(name) is None else body[name] for name, usual in _ECHOED.items()}
+    reasoning = body.get("reasoning") if isinstance(body.get("reasoning"), dict) else {}
+    assert isinstance(reasoning, dict)
+    echo["reasoning"] = {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")}
+    echo["model"] = body.get("model")
+    summarised = bool(reasoning.get("summary") or reasoning.get("generate_summary"))
+    return ResponseShape(token, echo, summarised)
+
+
+def response(payload: bytes, shape: ResponseShape) -> bytes:
+    """The Response of a whole chat completion. Raises BadStream when it is none."""
+    answer = answer_of(payload)
+    items = _Items(shape)
+    status = _status(answer.stop)
+    output = [items.done(block, _last(status, block, answer.blocks)) for block in answer.blocks]
+    return msgspec.json.encode(_response(shape, answer.chunk, status, output, answer.stop, answer.used))
+
+
+class ResponseEvents(ChatStream):
+    """The events of a Response out of the chunks of a chat completion."""
+
+    def __init__(self, shape: ResponseShape) -> None:
+        super().__init__()
+        self._shape = shape
+        self._items = _Items(shape)
+        self._first = Chunk()
+        self._output: list[Json] = []
+        self._sequence = 0
+
+    def fail(self, fault: Fault) -> bytes:
+        """The event that ends a stream which already has content."""
+        self.finished = True
+        failed = _response(self._shape, self._first, "failed", self._output, self.stop, None)
+        failed["error"] = {"code": "server_error", "message": fault.message}
+        self._event("response.failed", {"response": failed})
+        out = b"".join(self.out)
+        self.out.clear()
+        return out
+
+    def begun(self, chunk: Chunk) -> None:
+        self._first = chunk
+        started = _response(self._shape, chunk, "in_progress", [], self.stop, None)
+        self._event("response.created", {"response": started})
+        self._event("response.in_progress", {"response": started})
+
+    def opened(self, block: Block) -> None:
+        self._event("response.output_item.added", {"output_index": block.index, "item": self._items.empty(block)})
+        if names := self._items.events(block):
+            self._part(names.opened, block, {names.index: 0, "part": self._items.part(block, "")})
+
+    def added(self, block: Block, text: str) -> None:
+        names = self._items.events(block)
+        fields: Json = {} if names is None else {names.index: 0}
+        name = "response.function_call_arguments" if names is None else names.text
+        fields["delta"] = text
+        if block.sort == "text":
+            fields["logprobs"] = []
+        self._part(f"{name}.delta", block, fields)
+
+    def closed(self, block: Block, last: bool) -> None:
+        # The last item of an answer that was cut short is itself cut short.
+        item = self._items.done(block, _status(self.stop) if last else "completed")
+        self._output.append(item)
+        text = block.text
+        names = self._items.events(block)
+        if names is None:
+            done = {"name": block.name, "arguments": item["arguments"]}
+            self._part("response.function_call_arguments.done", block, done)
+        else:
+            fields: Json = {names.index: 0, names.field: text}
+            if block.sort == "text":
+                fields["logprobs"] = []
+            self._part(f"{names.text}.done", block, fields)
+            self._part(names.closed, block, {names.index: 0, "part": self._items.part(block, text)})
+        self._event("response.output_item.done", {"output_index": block.index, "item": item})
+
+    def ended(self) -> None:
+        status = _status(self.stop)
+        whole = _response(self._shape, self._first, status, self._output, self.stop, self.used)
+        self._event(f"response.{status}", {"response": whole})
+
+    def _part(self, name: str, block: Block, fields: Json) -> None:
+        self._event(name, {"item_id": self._items.id(block), "output_index": block.index, **fields})
+
+    def _event(self, name: str, fields: Json) -> None:
+        self.out.append(named(name, {"type": name, "sequence_number": self._sequence, **fields}))
+        self._sequence += 1
+
+
+class _Names(msgspec.Struct, frozen=True):
+    """Of the events about the one part an item has."""
+
+    text: str
+    field: str
+    index: str = "content_index"
+    opened: str = "response.content_part.added"
+    closed: str = "response.content_part.done"
+
+
+_TEXT = _Names("response.output_text", "text")
+_REFUSAL = _Names("response.refusal", "refusal")
+_REASONING = _Names("response.reasoning_text", "text")
+_SUMMARY = _Names(
+    "response.reasoning_summary_text",
+    "text",
+    "summary_index",
+    "response.reasoning_summary_part.added",
+    "response.reasoning_summary_part.done",
+)
+
+
+class _Items:
+    """Output items of the blocks of an answer."""
+
+    def __init__(self, shape: ResponseShape) -> None:
+        self._shape = shape
+
+    def events(self, block: Block) -> _Names | None:
+        """None: a function call, which has no parts."""
+        if block.sort == "tool":
+            return None
+        if block.sort == "thinking":
+            return _SUMMARY if self._shape.summarised else _REASONING
+        return _REFUSAL if block.sort == "refusal" else _TEXT
+
+    def id(self, block: Block) -> str:
+        prefix = {"tool": "fc", "thinking": "rs"}.get(block.sort, "msg")
+        return f"{prefix}_{self._shape.token}_{block.index}"
+
+    def part(self, block: Block, text: str) -> Json:
+        if block.sort == "thinking":
+            return {"type": "summary_text" if self._shape.summarised else "reasoning_text", "text": text}
+        if block.sort == "refusal":
+            return {"type": "refusal", "refusal": text}
+        return {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
+
+    def empty(self, block: Block) -> Json:
+        """An item that has just begun."""
+        return self._item(block, "in_progress", [], "")
+
+    def done(self, block: Block, status: str) -> Json:
+        return self._item(block, status, [self.part(block, block.text)], block.text)
+
+    def _item(self, block: Block, status: str, parts: list[Json], text: str) -> Json:
+        item_id = self.id(block)
+        if block.sort == "tool":
+            call_id = block.call_id or f"call_{self._shape.token}_{block.index}"
+            arguments = text if text or status == "in_progress" else "{}"
+            call = {"id": item_id, "type": "function_call", "status": status}
+            return call | {"arguments": arguments, "call_id": call_id, "name": block.name}
+        if block.sort == "thinking":
+            if self._shape.summarised:
+                return {"id": item_id, "type": "reasoning", "status": status, "summary": parts}
+            return {"id": item_id, "type": "reasoning", "status": status, "summary": [], "content": parts}
+        return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": parts}
+
+
+def _status(stop: Stop) -> str:
+    return "incomplete" if stop.incomplete else "completed"
+
+
+def _last(status: str, block: Block, blocks: list[Block]) -> str:
+    return status if block is blocks[-1] else "completed"
+
+
+def _response(
+    shape: ResponseShape, chunk: Chunk, status: str, output: list[Json], stop: Stop, used: Used | None
+) -> Json:
+    reason = stop.incomplete if status == "incomplete" else None
+    return {
+        **shape.echo,
+        "id": f"resp_{shape.token}",
+        "object": "response",
+        "created_at": int(chunk.created or 0),
+        "status": status,
+        "background": False,
+        "error": None,
+        "incomplete_details": {"reason": reason} if reason else None,
+        "model": chunk.model or shape.echo["model"],
+        "output": output,
+        "previous_response_id": None,
+        "store": False,
+        "usage": None if used is None else response_usage(used),
+    }

@@ -1,0 +1,42 @@
+"""Counting the tokens of a prompt with an engine's ``/tokenize``: what is sent there, and what comes back."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .events import BadStream
+from .fields import Json
+
+_KEPT = ("model", "messages", "tools", "chat_template_kwargs", "continue_final_message", "add_generation_prompt")
+
+
+def request(chat: Json) -> bytes:
+    """The question for a chat request: its prompt as the engine's template renders it, tools and all."""
+    out = {name: chat[name] for name in _KEPT if name in chat}
+    return msgspec.json.encode({"add_generation_prompt": True, **out})
+
+
+class _Answer(msgspec.Struct):
+    count: int | None = None
+    tokens: list[int] | None = None
+
+
+_answer = msgspec.json.Decoder(_Answer)
+
+
+def count(payload: bytes) -> int:
+    """Tokens of the prompt. Raises BadStream when the answer has none."""
+    try:
+        read = _answer.decode(payload)
+    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+        raise BadStream(f"the answer is no list of tokens: {problem}") from None
+    if read.count is not None:
+        return read.count
+    if read.tokens is None:
+        raise BadStream("the answer has neither 'count' nor 'tokens'")
+    return len(read.tokens)
+
+
+def answer(tokens: int) -> bytes:
+    """Anthropic's answer of ``/v1/messages/count_tokens``."""
+    return msgspec.json.encode({"input_tokens": tokens})

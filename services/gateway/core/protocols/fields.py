@@ -1,0 +1,79 @@
+"""Reading JSON whose shape a client promises: what is wrong is a 400 that names the field.
+
+``at`` is the path of a value as clients write it: ``messages.0.content.1.type``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..errors import Fault, bad_body
+
+Json = dict[str, Any]
+
+_NAMES = {dict: "an object", list: "an array", str: "text", bool: "true or false", int: "a number", float: "a number"}
+_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def decoded(body: bytes) -> Json:
+    """The request in ``body``. Raises Fault."""
+    try:
+        return _decoder.decode(body)
+    except msgspec.ValidationError as problem:
+        said = str(problem)
+        raise bad_body(
+            f"The body must be one JSON object: {said[:1].lower()}{said[1:]}.", code="invalid_type"
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise bad_body(f"The body is not valid JSON: {problem}. Send one JSON object.", code="invalid_json") from None
+
+
+def wrong(at: str, found: Any, wanted: str) -> Fault:
+    """A field holds something else than it should."""
+    kind = _NAMES.get(type(found), "null")
+    return bad_body(f"{at}: send {wanted} here; {kind} was found.", param=at, code="invalid_type")
+
+
+def missing(at: str) -> Fault:
+    return bad_body(f"{at}: this field is required and was not sent.", param=at, code="missing_required_parameter")
+
+
+def unmappable(at: str, what: str) -> Fault:
+    """A field asks for something the engine behind this gateway cannot be asked for."""
+    return bad_body(f"{at}: {what}", param=at, code="unsupported_parameter")
+
+
+def text(value: Any, at: str) -> str:
+    if not isinstance(value, str):
+        raise missing(at) if value is None else wrong(at, value, "text")
+    return value
+
+
+def fields(value: Any, at: str) -> Json:
+    if not isinstance(value, dict):
+        raise missing(at) if value is None else wrong(at, value, "an object")
+    return value
+
+
+def items(value: Any, at: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise missing(at) if value is None else wrong(at, value, "an array")
+    return value
+
+
+def number(value: Any, at: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise missing(at) if value is None else wrong(at, value, "a whole number")
+    return value
+
+
+class Translated(msgspec.Struct):
+    """A request in another protocol, and what of it could not be said there: sentences for the client."""
+
+    body: Json
+    warnings: list[str] = []
+
+    def encoded(self) -> bytes:
+        return msgspec.json.encode(self.body)

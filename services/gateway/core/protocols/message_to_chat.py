@@ -1,0 +1,176 @@
+"""An Anthropic Message as a chat completion, whole or as the chunks of a stream.
+
+Thinking becomes ``reasoning_content``; the blocks with their signatures are in ``thinking_blocks``, from where
+``chat_to_messages`` gives them back to the model byte for byte.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..usage import Used
+from .chat_chunks import ChatWriter, completion
+from .counts import MessageUsage
+from .events import BadStream, Events
+from .fields import Json
+from .stops import CHAT_OF_MESSAGES
+
+_THOUGHTS = ("thinking", "redacted_thinking")
+
+
+class _Message(msgspec.Struct):
+    id: str = ""
+    model: str = ""
+    content: list[Json] = []
+    stop_reason: str | None = None
+    usage: MessageUsage | None = None
+
+
+class _Delta(msgspec.Struct):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    signature: str = ""
+    partial_json: str = ""
+    stop_reason: str | None = None
+
+
+class _Error(msgspec.Struct):
+    type: str = "api_error"
+    message: str = ""
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    index: int = 0
+    message: _Message | None = None
+    content_block: Json | None = None
+    delta: _Delta | None = None
+    usage: MessageUsage | None = None
+    error: _Error | None = None
+
+
+_message = msgspec.json.Decoder(_Message)
+_event = msgspec.json.Decoder(_Event)
+
+
+def chat(payload: bytes, answer_id: str, created: int) -> bytes:
+    """The chat completion of a whole Message. Raises BadStream when it is none."""
+    try:
+        message = _message.decode(payload)
+    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+        raise BadStream(f"the answer is no Message: {problem}") from None
+    texts = [block.get("text", "") for block in message.content if block.get("type") == "text"]
+    thoughts = [block for block in message.content if block.get("type") in _THOUGHTS]
+    calls = [_call(block) for block in message.content if block.get("type") == "tool_use"]
+    out: Json = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}
+    if thoughts:
+        out["reasoning_content"] = "".join(block.get("thinking", "") for block in thoughts)
+        out["thinking_blocks"] = thoughts
+    if calls:
+        out["tool_calls"] = calls
+    used = message.usage.used() if message.usage is not None else Used()
+    return completion(answer_id, created, message.model, out, _finish(message.stop_reason), used)
+
+
+def _call(block: Json) -> Json:
+    arguments = msgspec.json.encode(block.get("input", {})).decode()
+    return {
+        "id": block.get("id", ""),
+        "type": "function",
+        "function": {"name": block.get("name", ""), "arguments": arguments},
+    }
+
+
+def _finish(stop_reason: str | None) -> str:
+    return CHAT_OF_MESSAGES.get(stop_reason or "end_turn", "stop")
+
+
+class ChatOfMessageEvents:
+    """The chunks of a chat completion out of the events of a Message, as bytes cut anywhere.
+
+    It ends with a chunk of usage and ``[DONE]``; an error event becomes OpenAI's, and ends the stream too.
+    """
+
+    def __init__(self, answer_id: str, created: int) -> None:
+        self._events = Events()
+        self._writer = ChatWriter(answer_id, created)
+        self._calls = 0
+        self._blocks: dict[int, Json] = {}
+        self._parts: dict[int, list[str]] = {}
+        self._stop_reason: str | None = None
+        self._usage: MessageUsage | None = None
+        self.finished = False
+
+    def feed(self, data: bytes) -> bytes:
+        """The chunks that may go out now. Raises BadStream, Overlong."""
+        for event in self._events.feed(data):
+            if self.finished:
+                break
+            try:
+                self._take(_event.decode(event.data))
+            except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, LookupError) as problem:
+                raise BadStream(f"an event cannot be read: {problem}") from None
+        return self._writer.taken()
+
+    def _take(self, event: _Event) -> None:
+        if event.usage is not None:
+            self._usage = event.usage.after(self._usage)
+        match event.type:
+            case "message_start" if event.message is not None:
+                self._writer.model = event.message.model
+                self._usage = event.message.usage
+                self._writer.role()
+            case "content_block_start" if event.content_block is not None:
+                self._begin(event.index, event.content_block)
+            case "content_block_delta" if event.delta is not None:
+                self._more(event.index, event.delta)
+            case "content_block_stop":
+                self._close(event.index)
+            case "message_delta" if event.delta is not None:
+                self._stop_reason = event.delta.stop_reason or self._stop_reason
+            case "message_stop":
+                self.finished = True
+                used = self._usage.used() if self._usage is not None else Used()
+                self._writer.end(_finish(self._stop_reason), used)
+            case "error":
+                self.finished = True
+                error = event.error or _Error()
+                self._writer.error(error.message, error.type)
+
+    def _begin(self, index: int, block: Json) -> None:
+        self._blocks[index] = block
+        self._parts[index] = []
+        if block.get("type") == "tool_use":
+            block["place"] = self._calls
+            self._calls += 1
+            self._writer.call(block["place"], str(block.get("id", "")), str(block.get("name", "")))
+        elif block.get("type") == "text" and block.get("text"):
+            self._writer.delta(content=block["text"])
+
+    def _more(self, index: int, delta: _Delta) -> None:
+        parts = self._parts.setdefault(index, [])
+        match delta.type:
+            case "text_delta":
+                self._writer.delta(content=delta.text)
+            case "thinking_delta":
+                parts.append(delta.thinking)
+                self._writer.delta(reasoning_content=delta.thinking)
+            case "signature_delta":
+                self._blocks.setdefault(index, {})["signature"] = delta.signature
+            case "input_json_delta" if delta.partial_json:
+                parts.append(delta.partial_json)
+                self._writer.arguments(self._blocks[index]["place"], delta.partial_json)
+
+    def _close(self, index: int) -> None:
+        block, parts = self._blocks.pop(index, {}), self._parts.pop(index, [])
+        kind = block.get("type")
+        if kind == "tool_use" and not parts:
+            self._writer.arguments(block["place"], msgspec.json.encode(block.get("input") or {}).decode())
+        elif kind == "thinking":
+            signed: Any = {**block, "thinking": block.get("thinking", "") + "".join(parts)}
+            self._writer.delta(thinking_blocks=[signed])
+        elif kind == "redacted_thinking":
+            self._writer.delta(thinking_blocks=[block])

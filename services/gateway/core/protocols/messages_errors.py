@@ -1,0 +1,36 @@
+"""Anthropic's error envelope: the type follows the status."""
+
+from __future__ import annotations
+
+from ..errors import Fault
+from .fields import Json
+
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""Anthropic's reference of errors; 503 is what a gateway says where Anthropic says 529."""
+
+
+def error_type(status: int) -> str:
+    return TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
+
+
+def error_object(fault: Fault, request_id: str | None = None) -> Json:
+    """The body of an error answer, and the data of an error event."""
+    message = fault.message
+    if fault.param and fault.param not in message:
+        message = f"{fault.param}: {message}"
+    error: Json = {"type": "error", "error": {"type": error_type(fault.status), "message": message}}
+    if request_id is not None:
+        error["request_id"] = request_id
+    return error

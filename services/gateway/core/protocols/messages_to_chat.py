@@ -1,0 +1,304 @@
+"""An Anthropic Messages request as an OpenAI Chat request.
+
+Each message becomes the same messages whatever follows it, so a longer conversation begins with the same prompt
+and an engine's prefix cache holds. Shapes: Anthropic's Messages reference and OpenAI's Chat reference.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .fields import Json, Translated, fields, items, missing, number, text, unmappable
+from .thinking import Thinking, effort_of
+
+_SAME = ("model", "stream", "temperature", "top_p", "top_k")
+_NOT_HERE = {
+    "container": "code execution is not offered here",
+    "mcp_servers": "MCP servers are not called from here; offer their tools in 'tools'",
+}
+_HINTS = (
+    *("service_tier", "inference_geo", "speed", "diagnostics", "context_management", "user_profile_id"),
+    *("workspace_id", "cache_control"),
+)
+"""Fields that change how an answer is made, not what it is: left out, with a warning."""
+_CHATS_OWN = frozenset(
+    {
+        *("n", "best_of", "logprobs", "top_logprobs", "functions", "function_call", "response_format"),
+        *("stream_options", "audio", "modalities", "prompt", "input", "stop", "max_completion_tokens"),
+        *("parallel_tool_calls", "continue_final_message", "add_generation_prompt", "user", "reasoning_effort"),
+    }
+)
+"""Fields of Chat that mean something else, or nothing, in Messages."""
+_MAPPED = frozenset(
+    {
+        *("max_tokens", "messages", "system", "stop_sequences", "tools", "tool_choice", "metadata", "thinking"),
+        *("output_config", "output_format"),
+    }
+)
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def request(body: Json, thinking: Thinking = "reasoning") -> Translated:
+    """The chat request. Raises Fault naming the field that is wrong or cannot be mapped.
+
+    Fields that are neither Anthropic's nor Chat's (an engine's own, such as ``min_p``) travel untouched.
+    """
+    return _Request(body, thinking).translated()
+
+
+class _Request:
+    def __init__(self, body: Json, thinking: Thinking) -> None:
+        self._body = body
+        self._thinking = thinking
+        self._warnings: list[str] = []
+
+    def translated(self) -> Translated:
+        body, out = self._body, Json()
+        text(body.get("model"), "model")
+        for name, value in body.items():
+            if name in _SAME:
+                out[name] = value
+            elif name in _NOT_HERE and value:
+                raise unmappable(name, _NOT_HERE[name])
+            elif name in _CHATS_OWN:
+                raise unmappable(name, "this is no field of the Messages API")
+            elif name in _HINTS and value is not None:
+                self._warnings.append(f"{name} has no meaning for this model and was left out")
+            elif name not in _MAPPED and name not in _NOT_HERE and name not in _HINTS:
+                out[name] = value
+        out["max_tokens"] = number(body.get("max_tokens"), "max_tokens")
+        messages: list[Json] = []
+        self._system(messages)
+        given = items(body.get("messages"), "messages")
+        if not given:
+            raise missing("messages.0")
+        for index, message in enumerate(given):
+            self._message(fields(message, f"messages.{index}"), f"messages.{index}", messages)
+        out["messages"] = messages
+        if (last := messages[-1])["role"] == "assistant" and not last.get("tool_calls"):
+            # The answer goes on where the client's last message ends: vLLM's and SGLang's names for it.
+            out |= {"continue_final_message": True, "add_generation_prompt": False}
+        if body.get("stop_sequences"):
+            out["stop"] = items(body["stop_sequences"], "stop_sequences")
+        self._tools(out)
+        self._output(out)
+        user = fields(body.get("metadata") or {}, "metadata").get("user_id")
+        if user is not None:
+            out["user"] = user
+        return Translated(out, self._warnings)
+
+    # what the answer should be
+
+    def _tools(self, out: Json) -> None:
+        body = self._body
+        if body.get("tools"):
+            out["tools"] = [_tool(tool, f"tools.{n}") for n, tool in enumerate(items(body["tools"], "tools"))]
+        if body.get("tool_choice") is None:
+            return
+        choice = fields(body["tool_choice"], "tool_choice")
+        kind = choice.get("type")
+        if kind == "tool":
+            name = text(choice.get("name"), "tool_choice.name")
+            out["tool_choice"] = {"type": "function", "function": {"name": name}}
+        elif kind in _CHOICES:
+            out["tool_choice"] = _CHOICES[kind]
+        else:
+            raise unmappable("tool_choice.type", f"{kind!r} is none of auto, any, tool, none")
+        if choice.get("disable_parallel_tool_use"):
+            out["parallel_tool_calls"] = False
+
+    def _output(self, out: Json) -> None:
+        body = self._body
+        config = fields(body.get("output_config") or {}, "output_config")
+        if wanted := body.get("thinking"):
+            kind = fields(wanted, "thinking").get("type")
+            if kind == "enabled":
+                out["reasoning_effort"] = effort_of(number(wanted.get("budget_tokens"), "thinking.budget_tokens"))
+            elif kind == "disabled":
+                # vLLM's, SGLang's and llama.cpp's way; a template without the switch ignores it.
+                out["chat_template_kwargs"] = {**(body.get("chat_template_kwargs") or {}), "enable_thinking": False}
+            elif kind not in ("adaptive", "between_tools"):
+                raise unmappable("thinking.type", f"{kind!r} is none of enabled, disabled, adaptive")
+        if effort := config.get("effort"):
+            out["reasoning_effort"] = "high" if effort in ("xhigh", "max") else effort
+        form, at = config.get("format"), "output_config.format"
+        if form is None:
+            form, at = body.get("output_format"), "output_format"
+        if form is not None:
+            if fields(form, at).get("type") != "json_schema":
+                raise unmappable(f"{at}.type", "only json_schema is known")
+            schema = {"name": "output", "schema": fields(form.get("schema"), f"{at}.schema"), "strict": True}
+            out["response_format"] = {"type": "json_schema", "json_schema": schema}
+
+    # what was said
+
+    def _system(self, messages: list[Json]) -> None:
+        system = self._body.get("system")
+        if system is None or system in ("", []):
+            return
+        if isinstance(system, str):
+            messages.append({"role": "system", "content": system})
+            return
+        parts = [self._part(block, f"system.{n}", ("text",)) for n, block in enumerate(items(system, "system"))]
+        messages.append({"role": "system", "content": _plain(parts)})
+
+    def _message(self, message: Json, at: str, out: list[Json]) -> None:
+        role = text(message.get("role"), f"{at}.role")
+        if role not in ("user", "assistant", "system"):
+            raise unmappable(f"{at}.role", f"{role!r} is neither user nor assistant")
+        content = message.get("content")
+        if isinstance(content, str):
+            out.append({"role": role, "content": content})
+            return
+        blocks = [
+            (fields(block, f"{at}.content.{n}"), f"{at}.content.{n}")
+            for n, block in enumerate(items(content, f"{at}.content"))
+        ]
+        if role == "assistant":
+            out.append(self._assistant(blocks))
+            return
+        rest = []
+        for block, where in blocks:
+            if block.get("type") == "tool_result":
+                out.append(self._result(block, where))
+            else:
+                rest.append(self._part(block, where, ("text", "image", "document")))
+        if rest or not blocks:
+            out.append({"role": role, "content": _plain(rest)})
+
+    def _assistant(self, blocks: list[tuple[Json, str]]) -> Json:
+        parts: list[Json] = []
+        calls: list[Json] = []
+        thoughts: list[Json] = []
+        for block, at in blocks:
+            kind = block.get("type")
+            if kind == "tool_use":
+                calls.append(_call(block, at))
+            elif kind in ("thinking", "redacted_thinking"):
+                thoughts.append(block)
+                if kind == "redacted_thinking" and self._thinking == "reasoning":
+                    self._warnings.append(f"{at}: only the model that wrote redacted thinking can read it; left out")
+            else:
+                parts.append(self._part(block, at, ("text",)))
+        message: Json = {"role": "assistant", "content": _plain(parts) if parts or not calls else None}
+        if thoughts and self._thinking == "pass":
+            message["thinking_blocks"] = thoughts
+        elif self._thinking == "reasoning" and (said := "".join(map(_thought, thoughts))):
+            message["reasoning_content"] = said
+        if calls:
+            message["tool_calls"] = calls
+        return message
+
+    def _result(self, block: Json, at: str) -> Json:
+        """A tool's result. Chat cannot mark one as an error: the text says so."""
+        call_id = text(block.get("tool_use_id"), f"{at}.tool_use_id")
+        content = block.get("content")
+        if content is None:
+            content = ""
+        if isinstance(content, list):
+            parts = [
+                self._part(fields(part, f"{at}.content.{n}"), f"{at}.content.{n}", ("text", "image", "document"))
+                for n, part in enumerate(content)
+            ]
+            content = _plain(parts)
+        elif not isinstance(content, str):
+            text(content, f"{at}.content")
+        if block.get("is_error"):
+            content = f"Error: {content}" if isinstance(content, str) else [_text("Error:"), *content]
+        if cache := block.get("cache_control"):
+            content = [_text(content)] if isinstance(content, str) else content
+            content[-1] = {**content[-1], "cache_control": cache}
+        return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+    def _part(self, block: Any, at: str, kinds: tuple[str, ...]) -> Json:
+        """A content part of text, an image or a document, with its ``cache_control`` where it stands."""
+        kind = text(fields(block, at).get("type"), f"{at}.type")
+        if kind not in kinds:
+            raise unmappable(f"{at}.type", f"{kind!r} cannot be given to this model here; it takes {', '.join(kinds)}")
+        if kind == "text":
+            part = _text(text(block.get("text"), f"{at}.text"))
+            if block.get("citations"):
+                self._warnings.append(f"{at}.citations were left out: the model reads the text only")
+        elif kind == "image":
+            part = {"type": "image_url", "image_url": {"url": _url(block, at)}}
+        else:
+            part = self._document(block, at)
+        if cache := block.get("cache_control"):
+            part["cache_control"] = cache
+        return part
+
+    def _document(self, block: Json, at: str) -> Json:
+        source = fields(block.get("source"), f"{at}.source")
+        kind = source.get("type")
+        if fields(block.get("citations") or {}, f"{at}.citations").get("enabled"):
+            self._warnings.append(f"{at}.citations: this model does not cite; its answer has none")
+        named = [block[name] for name in ("title", "context") if block.get(name)]
+        if kind == "text":
+            return _text("\n\n".join([*named, text(source.get("data"), f"{at}.source.data")]))
+        if kind == "content" and isinstance(source.get("content"), str):
+            return _text("\n\n".join([*named, source["content"]]))
+        if kind == "base64":
+            return {
+                "type": "file",
+                "file": {"filename": block.get("title") or "document", "file_data": _url(block, at)},
+            }
+        raise unmappable(f"{at}.source.type", f"a document from {kind!r} cannot be given to this model; send its text")
+
+
+def _thought(block: Json) -> str:
+    said = block.get("thinking")
+    return said if isinstance(said, str) else ""
+
+
+def _text(value: str) -> Json:
+    return {"type": "text", "text": value}
+
+
+def _plain(parts: list[Json]) -> Any:
+    """Content as text where it is one text and nothing else, as parts otherwise."""
+    if not parts:
+        return ""
+    if len(parts) == 1 and parts[0].keys() == {"type", "text"}:
+        return parts[0]["text"]
+    return parts
+
+
+def _url(block: Json, at: str) -> str:
+    source = fields(block.get("source"), f"{at}.source")
+    kind = source.get("type")
+    if kind == "url":
+        return text(source.get("url"), f"{at}.source.url")
+    if kind != "base64":
+        raise unmappable(f"{at}.source.type", f"{kind!r} is neither base64 nor url; send the bytes as base64")
+    media = text(source.get("media_type"), f"{at}.source.media_type")
+    return f"data:{media};base64,{text(source.get('data'), f'{at}.source.data')}"
+
+
+def _call(block: Json, at: str) -> Json:
+    arguments = msgspec.json.encode(fields(block.get("input"), f"{at}.input")).decode()
+    call = {
+        "id": text(block.get("id"), f"{at}.id"),
+        "type": "function",
+        "function": {"name": text(block.get("name"), f"{at}.name"), "arguments": arguments},
+    }
+    if cache := block.get("cache_control"):
+        call["cache_control"] = cache
+    return call
+
+
+def _tool(tool: Any, at: str) -> Json:
+    kind = fields(tool, at).get("type", "custom")
+    if kind not in ("custom", None):
+        raise unmappable(f"{at}.type", f"{kind!r} runs at Anthropic only; offer a tool of your own")
+    function: Json = {"name": text(tool.get("name"), f"{at}.name")}
+    if tool.get("description") is not None:
+        function["description"] = tool["description"]
+    function["parameters"] = fields(tool.get("input_schema"), f"{at}.input_schema")
+    if tool.get("strict") is not None:
+        function["strict"] = tool["strict"]
+    out: Json = {"type": "function", "function": function}
+    if cache := tool.get("cache_control"):
+        out["cache_control"] = cache
+    return out
