@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import platform
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from libs.events.machine import EngineFound, Filesystem, Gpu, GpuSample, MachineRegistered
+from libs.events import tag_of
+from libs.events.machine import EngineFound, FabricPort, Filesystem, Gpu, GpuSample, Imex, MachineRegistered, PortSample
+from libs.events.questions import AskFabricMap, AskLogs, FabricMap
 
+from .adapters import fabric as ports
 from .adapters import machine
+from .adapters.fabric import Ports
+from .adapters.imex import imex
 from .adapters.nvml import Gpus, Nvml
 from .adapters.nvml_samples import Sampler, Xids
 from .adapters.surroundings import Surroundings, ThisMachine
@@ -22,12 +27,15 @@ from .core.pcie import shortfall
 from .core.xid import xid_of
 from .settings import NodeAgentSettings
 
-T = TypeVar("T")
+FEATURES = tuple(sorted(tag_of(question) for question in (AskFabricMap, AskLogs)))
 
 _LOOK_S = 60.0
 """Hardware changes when people touch it, and when a fabric manager restarts."""
 
 _DISKS_S = 10.0
+_PORTS_S = 10.0
+"""Their state and counters; which subnet manager serves them is asked once a minute."""
+
 _STALE_S = 60.0
 """An older measurement says nothing about now."""
 
@@ -50,7 +58,7 @@ class Hardware:
         self._ours: frozenset[int] = frozenset()
         self._xids: dict[str, Xids] = {}
         clock: Any = Inline if self._simulated else Background
-        self._gpus: Background[Gpus] = clock("the GPUs", self._nvml.look, _LOOK_S)
+        self._gpus: Background[tuple[Gpus, Imex | None]] = clock("the GPUs", self._look_at_gpus, _LOOK_S)
         self._filesystems: Background[tuple[Filesystem, ...]] = clock(
             "the filesystems", lambda: machine.filesystems(settings.data_dir), _LOOK_S * (60 if self._simulated else 1)
         )
@@ -60,12 +68,16 @@ class Hardware:
         self._gpu_samples: Background[tuple[GpuSample, ...]] = clock(
             "the GPUs' state", self._look_at_samples, settings.sample_every_s
         )
+        self._port_reader = Ports(self.here, settings.fabrics)
+        self._ports: Background[tuple[tuple[FabricPort, ...], str, tuple[PortSample, ...]]] = clock(
+            "the network adapters", lambda: (*self._port_reader.look(), self._port_reader.samples()), _PORTS_S
+        )
         self._cpu_flags = machine.cpu_flags(self.here)
         self._os = machine.operating_system()
         self.address = settings.address or machine.address_towards(settings.nats_url)
 
     def _all(self) -> tuple[Background[Any], ...]:
-        return self._gpus, self._filesystems, self._disks, self._gpu_samples
+        return self._gpus, self._filesystems, self._disks, self._gpu_samples, self._ports
 
     async def start(self) -> None:
         """Begin to look, and wait for the first answers unless they take too long."""
@@ -73,7 +85,7 @@ class Hardware:
             one.start()
         if self._simulated:
             return
-        waited_for: tuple[Background[Any], ...] = (self._gpus, self._filesystems)
+        waited_for: tuple[Background[Any], ...] = (self._gpus, self._filesystems, self._ports)
         await asyncio.gather(*(asyncio.to_thread(one.first, _FIRST_LOOK_S) for one in waited_for))
 
     def stop(self) -> None:
@@ -91,9 +103,10 @@ class Hardware:
     @property
     def gpus(self) -> Gpus:
         """The cards, with what their last measurements say against using one."""
-        found = self._gpus.latest()
-        if found is None:
+        looked = self._gpus.latest()
+        if looked is None:
             return self._nvml.last_known("the NVIDIA driver does not answer")
+        found = looked[0]
         if self._invented is not None:
             found = self._invented.named(found)
         return msgspec.structs.replace(found, gpus=tuple(self._judged(gpu) for gpu in found.gpus))
@@ -103,6 +116,21 @@ class Hardware:
         wear = next((sample.wear for sample in samples if sample.uuid == gpu.uuid), None)
         problems = (*gpu.problems, *wear_problems(wear, datetime.now(UTC)))
         return msgspec.structs.replace(gpu, problems=problems) if problems != gpu.problems else gpu
+
+    @property
+    def ports(self) -> tuple[FabricPort, ...]:
+        """The network adapters' ports, as far as they could be looked at."""
+        found = self._ports.latest()
+        return found[0] if found is not None else ()
+
+    def port_samples(self) -> tuple[PortSample, ...]:
+        """Their counters, as far as they were read within the last minute."""
+        found = self._ports.latest(_STALE_S)
+        return found[2] if found is not None else ()
+
+    def map_fabric(self, adapter: str, port: int) -> FabricMap:
+        """Raises ScanFailed. Blocks for seconds to a minute."""
+        return ports.scan(self.here, adapter, port)
 
     @property
     def filesystems(self) -> tuple[Filesystem, ...]:
@@ -120,6 +148,15 @@ class Hardware:
     def holders(self) -> dict[str, dict[int, int | None]]:
         """GPU UUID to the processes that hold memory on it, MB each; a GPU that does not say is absent."""
         return self._sampler.holders
+
+    def _look_at_gpus(self) -> tuple[Gpus, Imex | None]:
+        found = self._nvml.look()
+        gpus = tuple(
+            msgspec.structs.replace(gpu, adapter_distances=ports.distances(self.here, gpu.pci_bus_id, gpu.numa_node))
+            for gpu in found.gpus
+        )
+        joins = any(gpu.nvlink is not None for gpu in gpus)
+        return msgspec.structs.replace(found, gpus=gpus), imex(self.here) if joins else None
 
     def _look_at_samples(self) -> tuple[GpuSample, ...]:
         if self._gpus.latest() is None:
@@ -159,11 +196,19 @@ class Hardware:
             gpus_reason=gpus.reason,
             driver=gpus.driver,
             cuda=gpus.cuda,
+            ports=self.ports,
+            ports_reason=self._ports_reason(),
+            imex=(self._gpus.latest() or (None, None))[1],
+            features=FEATURES,
             engines=engines,
             filesystems=self.filesystems,
             simulated=self.simulated,
             problems=self._problems(gpus),
         )
+
+    def _ports_reason(self) -> str:
+        found = self._ports.latest()
+        return found[1] if found is not None else "the network adapters did not answer"
 
     def _problems(self, gpus: Gpus) -> tuple[str, ...]:
         cpu = () if self._simulated else hardware.cpu_problems(platform.machine(), self._cpu_flags)

@@ -49,6 +49,11 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
         Path | None,
         _meaning("A llama-server program to run for llamacpp; none: the server in the xllamacpp package."),
     ] = None
+    fabrics: Annotated[
+        dict[str, tuple[str, ...]],
+        _meaning("What the networks between machines are called, each with this machine's adapters on it: "
+                 "{ib-a: [mlx5_0, mlx5_1]}. Which of them really are one network is measured."),
+    ] = {}  # fmt: skip
     stop_grace_s: Annotated[
         float, Meta(ge=0, description="How long an engine may take to end after TERM before it is killed, in seconds.")
     ] = 10.0

@@ -83,5 +83,5 @@ class Described:
     def _followed(self, path: str) -> str:
         for link, target in self.description.links.items():
             if path == link or path.startswith(f"{link}/"):
-                return target + path[len(link) :]
+                return self._followed(target + path[len(link) :])
         return path
