@@ -18,7 +18,7 @@ COMMANDS = {
     "status": ("cli.status:status", "What runs, what serves, and what is missing."),
     "apply": ("cli.apply:apply", "Make models, policies, tenancy and prices be as files declare them."),
     "export": ("cli.apply:export", "Write what is declared now, in the format of apply."),
-    "model": ("cli.models:model", "Models: list, show, define, scale, restart, remove."),
+    "model": ("cli.models:model", "Models: list, show, plan, define, scale, restart, remove."),
     "explain": ("cli.models:explain", "Why a model runs where it runs, or nowhere."),
     "node": ("cli.nodes:node", "Nodes: list, cordon, drain, uncordon."),
     "logs": ("cli.nodes:logs", "What an agent or an engine printed, from the machine it is on."),

@@ -9,6 +9,7 @@ import click
 
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
+from cli.model_plan import plan_model
 from cli.plan import differences
 from libs.events.commands import DefineModel, RemoveModel, RestartModel, ScaleModel
 from libs.events.explanation import Explanation
@@ -19,6 +20,9 @@ from libs.events.questions import ExplainModel, ListModels, ModelExplained, Mode
 @click.group()
 def model() -> None:
     """Models: what should be served."""
+
+
+model.add_command(plan_model)
 
 
 @model.command("list")
