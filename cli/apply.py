@@ -86,7 +86,8 @@ async def apply(cluster: Cluster, files: tuple[str, ...], dry_run: bool, yes: bo
             click.echo(line, err=True)
         if "-" in files or not sys.stdin.isatty():
             raise Failed("nothing was done: there is nobody to ask, so say --yes (or --dry-run to only look)")
-        click.confirm("Apply this?", abort=True, err=True)
+        if not click.confirm("Apply this?", err=True):
+            raise Failed("nothing was done: it was not confirmed")
     await carry_out(cluster, steps)
 
 
