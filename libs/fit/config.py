@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -43,7 +43,7 @@ class TensorSum(msgspec.Struct, frozen=True, kw_only=True):
     by_dtype: dict[str, int] = {}
 
 
-def sum_of(headers: list[Mapping[str, Any]]) -> TensorSum:
+def sum_of(headers: Sequence[Mapping[str, Any]]) -> TensorSum:
     """Bytes of every tensor the files' headers name. Raises Unreadable."""
     by_dtype: Counter[str] = Counter()
     for header in headers:

@@ -225,7 +225,7 @@ def on_cpu(facts: Facts, load: Load, hosts: Sequence[Host]) -> Way:
         machines=tuple(host.id for host in able),
         free_units=len(free),
         units=len(hosts),
-        free_bytes=max((host.free_memory_bytes for host in hosts), default=0),
+        free_bytes=sum(host.free_memory_bytes for host in hosts),
         now=bool(free),
         tokens_per_s=max(paces) if paces else None,
         pace="" if paces else "no machine has measured its memory yet",

@@ -8,6 +8,8 @@ CARD_EFFICIENCY = 0.7
 """Of a card's published bandwidth that engines reach with one request; the rest is launching kernels and attention."""
 CPU_EFFICIENCY = 0.9
 """Of the bandwidth measured on the machine itself."""
+LAYER_S = 15e-6
+"""Starting a layer's kernels on a card, which small models feel."""
 ALL_REDUCE_S = {"NVLink": 12e-6, "PCIe": 40e-6}
 """One exchange of a layer's output among the cards of a node. Two a layer with tensor parallelism."""
 HOP_S = 30e-6
@@ -75,6 +77,7 @@ def card_bandwidth(name: str) -> float | None:
 def tensor_parallel(facts: Facts, bandwidth: float, width: int, stages: int, link: str) -> float:
     """Tokens a second of one request: cards of a stage read at once and then exchange, stages take turns."""
     seconds = facts.weights.active(facts.experts) / (width * bandwidth * CARD_EFFICIENCY)
+    seconds += facts.layers * LAYER_S
     if width > 1:
         seconds += 2 * facts.layers * ALL_REDUCE_S[link]
     return 1 / (seconds + (stages - 1) * HOP_S)
@@ -82,7 +85,8 @@ def tensor_parallel(facts: Facts, bandwidth: float, width: int, stages: int, lin
 
 def layer_split(facts: Facts, bandwidth: float, cards: int) -> float:
     """Tokens a second when each card computes its layers in turn: no faster than on one card."""
-    return 1 / (facts.weights.active(facts.experts) / (bandwidth * CARD_EFFICIENCY) + (cards - 1) * HOP_S)
+    seconds = facts.weights.active(facts.experts) / (bandwidth * CARD_EFFICIENCY) + facts.layers * LAYER_S
+    return 1 / (seconds + (cards - 1) * HOP_S)
 
 
 def cpu(facts: Facts, all_cores: float, one_core: float | None, threads: int) -> float:

@@ -1,0 +1,210 @@
+"""Headers where they are: in a folder, behind a URL, in a repository or in the cluster's library.
+
+The one module here that reads files and speaks HTTP. Nothing but headers is fetched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from . import config, gguf
+from .facts import Facts, Unreadable
+
+JSON_MOST = 64 << 20
+"""Bytes. The largest index in use takes 9 MiB."""
+FIRST_BYTES = 1 << 20
+"""Of a GGUF file, to begin with; four times as many each time the header goes on."""
+TIMEOUT_S = 30.0
+
+CONFIG, INDEX = "config.json", "model.safetensors.index.json"
+_PART = re.compile(r"^(.+)-(\d{5})-of-(\d{5})\.gguf$")
+_REPOSITORY = re.compile(r"^(?:hf:)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?$")
+
+
+class Files(Protocol):
+    """A set of files that can be read from their beginning."""
+
+    def names(self) -> list[str]: ...
+
+    def head(self, name: str, size: int) -> bytes:
+        """The first ``size`` bytes, fewer when the file ends before. Raises Unreadable."""
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A model as one set of files holds it."""
+
+    facts: Facts
+    config: Mapping[str, Any] | None = None
+    """Its config.json: other precisions are computed from it."""
+
+
+class Folder:
+    """Files on this machine; a single file is a folder of one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        if not path.exists():
+            raise Unreadable(f"{path} does not exist: give a folder with config.json or GGUF files, or a GGUF file")
+
+    def names(self) -> list[str]:
+        if self._path.is_file():
+            return [self._path.name]
+        return sorted(one.name for one in self._path.iterdir() if one.is_file())
+
+    def head(self, name: str, size: int) -> bytes:
+        path = self._path if self._path.is_file() else self._path / name
+        try:
+            with path.open("rb") as file:
+                return file.read(size)
+        except OSError as error:
+            raise Unreadable(f"{path} cannot be read: {error.strerror}") from None
+
+
+class Web:
+    """Files behind URLs, read by range."""
+
+    def __init__(self, urls: Mapping[str, str]) -> None:
+        self._urls = dict(urls)
+
+    def names(self) -> list[str]:
+        return sorted(self._urls)
+
+    def head(self, name: str, size: int) -> bytes:
+        return _get(self._urls[name], size)
+
+
+def open_source(source: str) -> tuple[str, Files]:
+    """A name for what ``source`` means, and its files. Raises Unreadable.
+
+    A path or ``path:PATH``; ``https://…/FILE.gguf`` or ``https://…/FOLDER/`` with a config.json; ``ORG/NAME[@REVISION]``
+    or ``hf:…``, a repository at Hugging Face or at ``HF_ENDPOINT``.
+    """
+    if source.startswith("path:") or Path(source).exists():
+        path = Path(source.removeprefix("path:"))
+        return path.stem if path.is_file() else path.resolve().name, Folder(path)
+    if source.startswith(("http://", "https://")):
+        return _address(source)
+    repository = _REPOSITORY.match(source)
+    if repository:
+        return _repository(*repository.groups())
+    raise Unreadable(
+        f"{source!r} is no file, folder, URL or repository: give a path, https://…, ORG/NAME[@REVISION] or library:NAME"
+    )
+
+
+def _address(url: str) -> tuple[str, Files]:
+    name = urlsplit(url).path.rstrip("/").rsplit("/", 1)[-1]
+    if name.endswith(".gguf"):
+        return name.removesuffix(".gguf"), Web({name: url})
+    base = url.removesuffix(CONFIG).rstrip("/")
+    return name, Web({one: f"{base}/{one}" for one in (CONFIG, INDEX)})
+
+
+def _repository(name: str, revision: str | None) -> tuple[str, Files]:
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    revision = revision or "main"
+    listing = _json(f"{endpoint}/api/models/{name}/revision/{quote(revision, safe='')}")
+    try:
+        paths = [str(one["rfilename"]) for one in listing["siblings"]]
+    except (KeyError, TypeError):
+        raise Unreadable(f"the listing of {name} at {endpoint} names no files") from None
+    return name, Web({path: f"{endpoint}/{name}/resolve/{quote(revision, safe='')}/{quote(path)}" for path in paths})
+
+
+def _json(url: str) -> Any:
+    try:
+        return json.loads(_get(url, JSON_MOST))
+    except ValueError:
+        raise Unreadable(f"{url} is not JSON") from None
+
+
+def _get(url: str, size: int) -> bytes:
+    request = urllib.request.Request(url, headers={"Range": f"bytes=0-{size - 1}", "User-Agent": "llmgw"})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+            body: bytes = response.read(size)
+            return body
+    except urllib.error.HTTPError as error:
+        with error:
+            raise Unreadable(f"{url} answers {error.code}: {error.reason}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise Unreadable(f"{url} cannot be reached: {reason}") from None
+
+
+def read(name: str, files: Files) -> list[Model]:
+    """Every model among the files: a set of GGUF files each, or the one of config.json. Raises Unreadable."""
+    names = files.names()
+    ggufs = [one for one in names if one.endswith(".gguf") and "mmproj" not in one.lower()]
+    if ggufs:
+        return [Model(gguf.facts_of(stem, [_gguf(files, part) for part in parts])) for stem, parts in _sets(ggufs)]
+    if CONFIG not in names:
+        raise Unreadable(f"{name} has neither a {CONFIG} nor a GGUF file: found {', '.join(names[:5]) or 'nothing'}")
+    settings = _object(files, CONFIG)
+    weights = sorted(one for one in names if one.endswith(".safetensors"))
+    index = _object(files, INDEX) if INDEX in names else None
+    if index is not None and not set((index.get("weight_map") or {}).values()) <= set(weights):
+        weights = []
+    # An index sums up its files; over HTTP there is no need to ask each of them.
+    headers = [_safetensors(files, one) for one in weights] if index is None or isinstance(files, Folder) else []
+    tensors = config.sum_of(headers) if headers else None
+    return [Model(config.facts_of(name, settings, index=index, tensors=tensors), settings)]
+
+
+def _sets(names: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Models by name, each with its parts in order."""
+    sets: dict[str, list[str]] = {}
+    for name in sorted(names):
+        part = _PART.match(name)
+        sets.setdefault(part.group(1) if part else name.removesuffix(".gguf"), []).append(name)
+    return list(sets.items())
+
+
+def _object(files: Files, name: str) -> dict[str, Any]:
+    body = files.head(name, JSON_MOST)
+    try:
+        value = json.loads(body)
+    except ValueError as error:
+        raise Unreadable(f"{name} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise Unreadable(f"{name} is not a JSON object")
+    return value
+
+
+def _safetensors(files: Files, name: str) -> dict[str, Any]:
+    """A safetensors file begins with the length of its header, eight bytes, and the header as JSON."""
+    length = int.from_bytes(files.head(name, 8), "little")
+    if not 2 <= length <= JSON_MOST:
+        raise Unreadable(f"{name} states a header of {length} bytes: it is no safetensors file")
+    body = files.head(name, 8 + length)[8:]
+    try:
+        header = json.loads(body)
+    except ValueError:
+        raise Unreadable(f"{name}: its header is not JSON: it is no safetensors file, or cut short") from None
+    if not isinstance(header, dict):
+        raise Unreadable(f"{name}: its header is not a JSON object")
+    return header
+
+
+def _gguf(files: Files, name: str) -> gguf.Header:
+    size = FIRST_BYTES
+    while True:
+        data = files.head(name, size)
+        try:
+            return gguf.parse(data)
+        except gguf.TooShort:
+            if len(data) < size:
+                raise Unreadable(f"{name} ends within its header, after {len(data)} bytes: it is cut short") from None
+        except Unreadable as problem:
+            raise Unreadable(f"{name}: {problem}") from None
+        size *= 4
