@@ -9,12 +9,15 @@ from typing import Any
 import msgspec
 
 from libs.bus import Bus, Follower
+from libs.events.commands import Problem
 from libs.events.machine import MachineRegistered
-from libs.events.questions import AskLogs
+from libs.events.questions import AskFabricMap, AskLogs, FabricMap
+from libs.events.refusal import Refused
 from libs.events.views import Desired, ShardWanted
 from libs.runtime.secrets import SealingKey
 
 from .adapters import process as processes
+from .adapters.fabric import ScanFailed
 from .adapters.lock import DataFolder
 from .adapters.outbox import Outbox
 from .adapters.shard_files import ShardFiles
@@ -90,7 +93,7 @@ class NodeAgent:
         self._telemetry.start(lambda: self._register(self._hardware.registered(sealing_key.public_hex, there)))
         view = self._bus.view("desired", Desired)
         self._watch = await view.watch(self._supervisor.on_desired, keys=[settings.machine_id])
-        answers: dict[Any, Any] = {AskLogs: LogLines(node.files, self._lines).answer}
+        answers: dict[Any, Any] = {AskLogs: LogLines(node.files, self._lines).answer, AskFabricMap: self._map_fabric}
         await self._bus.answer("node", answers, machine_id=settings.machine_id)
 
     async def stop(self) -> None:
@@ -112,6 +115,18 @@ class NodeAgent:
         if self._watch is None or not self._watch.caught_up.is_set():
             return ["what should run here has not been read from the bus yet"]
         return []
+
+    async def _map_fabric(self, question: AskFabricMap) -> FabricMap:
+        here = [port.adapter for port in self._hardware.ports if port.link_layer == "InfiniBand"]
+        if question.adapter not in here:
+            message = (
+                f"{question.adapter!r} is no InfiniBand adapter of this machine; there is: {', '.join(here) or 'none'}"
+            )
+            raise Refused([Problem(path="adapter", message=message)])
+        try:
+            return await asyncio.to_thread(self._hardware.map_fabric, question.adapter, question.port)
+        except ScanFailed as error:
+            raise Refused([Problem(path="adapter", message=str(error))]) from None
 
     def _room(self, wanted: ShardWanted) -> str | None:
         supervisor, hardware = self._supervisor, self._hardware

@@ -20,10 +20,11 @@ T = TypeVar("T")
 class Background(Generic[T]):
     """Calls ``read`` every ``every_s`` seconds in a thread that dies with the process; keeps the last answer."""
 
-    def __init__(self, name: str, read: Callable[[], T], every_s: float) -> None:
+    def __init__(self, name: str, read: Callable[[], T], every_s: float, after_s: float = 0.0) -> None:
         self._name = name
         self._read = read
         self._every_s = every_s
+        self._after_s = after_s
         self._ended = threading.Event()
         self._answered = threading.Event()
         self._answer: tuple[float, T] | None = None
@@ -46,6 +47,7 @@ class Background(Generic[T]):
         return self._answer[1]
 
     def _run(self) -> None:
+        self._ended.wait(self._after_s)
         while not self._ended.is_set():
             try:
                 self._answer = time.monotonic(), self._read()
@@ -58,10 +60,11 @@ class Background(Generic[T]):
 class Inline(Generic[T]):
     """The same for facts that are at hand at once (a simulated machine's): read when asked for, without a thread."""
 
-    def __init__(self, name: str, read: Callable[[], T], every_s: float) -> None:
+    def __init__(self, name: str, read: Callable[[], T], every_s: float, after_s: float = 0.0) -> None:
         self._name = name
         self._read = read
         self._every_s = every_s
+        self._after = time.monotonic() + after_s
         self._answer: tuple[float, T] | None = None
 
     def start(self) -> None:
@@ -75,7 +78,8 @@ class Inline(Generic[T]):
 
     def latest(self, no_older_s: float = float("inf")) -> T | None:
         now = time.monotonic()
-        if self._answer is None or now - self._answer[0] >= self._every_s:
+        due = now >= self._after if self._answer is None else now - self._answer[0] >= self._every_s
+        if due:
             try:
                 self._answer = now, self._read()
             except Exception:

@@ -15,10 +15,13 @@ from libs.events.questions import AskFabricMap, AskLogs, FabricMap
 
 from .adapters import fabric as ports
 from .adapters import machine
+from .adapters.exporter import Exporter
 from .adapters.fabric import Ports
 from .adapters.imex import imex
+from .adapters.memory_rate import MemoryRate, measure
 from .adapters.nvml import Gpus, Nvml
 from .adapters.nvml_samples import Sampler, Xids
+from .adapters.sensors import SensorReadings, Sensors
 from .adapters.surroundings import Surroundings, ThisMachine
 from .background import Background, Inline
 from .core import hardware
@@ -35,6 +38,11 @@ _LOOK_S = 60.0
 _DISKS_S = 10.0
 _PORTS_S = 10.0
 """Their state and counters; which subnet manager serves them is asked once a minute."""
+
+_SENSORS_S = 10.0
+_MEMORY_S = 3600.0
+_MEMORY_AFTER_S = 180.0
+"""Not while a machine that has just started loads its models."""
 
 _STALE_S = 60.0
 """An older measurement says nothing about now."""
@@ -54,7 +62,7 @@ class Hardware:
         self.here: Surroundings = here or (self._invented.here if self._invented else ThisMachine())
         memory = None if self._simulated else settings.data_dir / "gpus.json"
         self._nvml = Nvml(self.here, memory)
-        self._sampler = Sampler(self._nvml)
+        self._sampler = Sampler(self._nvml, Exporter(None if self._simulated else settings.dcgm_exporter))
         self._ours: frozenset[int] = frozenset()
         self._xids: dict[str, Xids] = {}
         clock: Any = Inline if self._simulated else Background
@@ -72,12 +80,18 @@ class Hardware:
         self._ports: Background[tuple[tuple[FabricPort, ...], str, tuple[PortSample, ...]]] = clock(
             "the network adapters", lambda: (*self._port_reader.look(), self._port_reader.samples()), _PORTS_S
         )
+        self._sensors = Sensors(self.here)
+        self._heat: Background[SensorReadings] = clock("heat and power", self._sensors.read, _SENSORS_S)
+        self._memory_rate: Background[MemoryRate | None] = clock(
+            "the speed of memory", self._measure_memory, _MEMORY_S, after_s=_MEMORY_AFTER_S
+        )
+        self._best_rate: MemoryRate | None = None
         self._cpu_flags = machine.cpu_flags(self.here)
         self._os = machine.operating_system()
         self.address = settings.address or machine.address_towards(settings.nats_url)
 
     def _all(self) -> tuple[Background[Any], ...]:
-        return self._gpus, self._filesystems, self._disks, self._gpu_samples, self._ports
+        return self._gpus, self._filesystems, self._disks, self._gpu_samples, self._ports, self._heat, self._memory_rate
 
     async def start(self) -> None:
         """Begin to look, and wait for the first answers unless they take too long."""
@@ -128,6 +142,21 @@ class Hardware:
         found = self._ports.latest(_STALE_S)
         return found[2] if found is not None else ()
 
+    def heat(self) -> SensorReadings:
+        """The machine's own sensors, as far as they were read within the last minute."""
+        return self._heat.latest(_STALE_S) or SensorReadings()
+
+    def _measure_memory(self) -> MemoryRate | None:
+        if self._simulated or not self._settings.measure_memory:
+            return None
+        found, best = measure(self.here, self.cpu_count), self._best_rate
+        if found is not None:
+            # What else ran at the time only makes it less.
+            self._best_rate = MemoryRate(
+                max(found.all_cores, best.all_cores if best else 0), max(found.one_core, best.one_core if best else 0)
+            )
+        return self._best_rate
+
     def map_fabric(self, adapter: str, port: int) -> FabricMap:
         """Raises ScanFailed. Blocks for seconds to a minute."""
         return ports.scan(self.here, adapter, port)
@@ -144,6 +173,15 @@ class Hardware:
         """How the GPUs are doing, as far as they said within the last minute; ``ours``: our engines' processes."""
         self._ours = ours
         return self._gpu_samples.latest(_STALE_S) or ()
+
+    def gpus_reason(self) -> str:
+        """Why the GPUs could not be measured within the last minute; empty when they were or there are none."""
+        looked = self._gpus.latest()
+        if looked is not None and looked[0].state == "absent":
+            return ""
+        if looked is not None and looked[0].state == "unverified":
+            return looked[0].reason
+        return "" if self._gpu_samples.latest(_STALE_S) is not None else "the NVIDIA driver does not answer"
 
     def holders(self) -> dict[str, dict[int, int | None]]:
         """GPU UUID to the processes that hold memory on it, MB each; a GPU that does not say is absent."""
@@ -200,6 +238,8 @@ class Hardware:
             ports_reason=self._ports_reason(),
             imex=(self._gpus.latest() or (None, None))[1],
             features=FEATURES,
+            memory_read_mb_s=self._best_rate.all_cores if self._best_rate else None,
+            memory_read_one_core_mb_s=self._best_rate.one_core if self._best_rate else None,
             engines=engines,
             filesystems=self.filesystems,
             simulated=self.simulated,

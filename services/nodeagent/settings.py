@@ -54,6 +54,16 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
         _meaning("What the networks between machines are called, each with this machine's adapters on it: "
                  "{ib-a: [mlx5_0, mlx5_1]}. Which of them really are one network is measured."),
     ] = {}  # fmt: skip
+    dcgm_exporter: Annotated[
+        str | None,
+        _meaning("Where a dcgm-exporter answers, asked about cards that do not tell themselves how much of the chip "
+                 "is used (before Hopper); null: none is asked."),
+    ] = "http://127.0.0.1:9400/metrics"  # fmt: skip
+    measure_memory: Annotated[
+        bool,
+        _meaning("Measure minutes after the start, and every hour, how fast memory is read: it takes every core for "
+                 "some tenths of a second."),
+    ] = True  # fmt: skip
     stop_grace_s: Annotated[
         float, Meta(ge=0, description="How long an engine may take to end after TERM before it is killed, in seconds.")
     ] = 10.0

@@ -73,14 +73,23 @@ class Telemetry:
             used_mb = max(0, total_mb - available_mb)
         # An engine's workers hold GPU memory as well as its first process.
         ours = frozenset(pid for life in lives if life.usage is not None for pid in life.usage.pids)
+        load_1m, load_5m, load_15m = (round(load, 2) for load in os.getloadavg())
+        heat = hardware.heat()
         return MachineSample(
             at=datetime.now(UTC),
             machine_id=self._machine_id,
             cpu_percent=psutil.cpu_percent(),
-            load_1m=round(os.getloadavg()[0], 2),
+            load_1m=load_1m,
+            load_5m=load_5m,
+            load_15m=load_15m,
+            cpu_temperature_c=heat.cpu_temperature_c,
+            cpu_power_watts=heat.cpu_power_watts,
+            inlet_temperature_c=heat.inlet_temperature_c,
             memory_used_mb=used_mb,
             disk_free_mb=hardware.disk_free_mb(),
             gpus=hardware.gpu_samples(ours),
+            gpus_reason=hardware.gpus_reason(),
+            ports=hardware.port_samples(),
             shards=tuple(life.sample() for life in lives),
             fetching=self._fetching.progress(),
         )

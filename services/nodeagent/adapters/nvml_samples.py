@@ -11,6 +11,7 @@ import msgspec
 
 from libs.events.machine import ChipUse, ForeignProcess, GpuSample, GpuWear
 
+from .exporter import Exporter
 from .nvml import Nvml
 from .nvml_cards import Handle, asked
 
@@ -41,9 +42,10 @@ class _Slow(msgspec.Struct, frozen=True):
 class Sampler:
     """Reads samples. Not for several threads at once."""
 
-    def __init__(self, nvml: Nvml, chip_use: ChipUseReader | None = None) -> None:
+    def __init__(self, nvml: Nvml, exporter: Exporter) -> None:
         self._nvml = nvml
-        self._use = chip_use or ChipUseReader()
+        self._use = ChipUseReader()
+        self._exporter = exporter
         self._slow: dict[str, tuple[float, _Slow]] = {}
         self._wear: dict[str, tuple[float, GpuWear]] = {}
         self._used: tuple[float, dict[str, ChipUse]] = (float("-inf"), {})
@@ -59,7 +61,10 @@ class Sampler:
         now = time.monotonic()
         handles = self._nvml.handles
         if now - self._used[0] >= _SLOW_S:
-            self._used = now, self._use.read(nvml, handles)
+            used = self._use.read(nvml, handles)
+            if any(not handle.instance and not self._use.knows(uuid) for uuid, handle in handles.items()):
+                used = self._exporter.read() | used
+            self._used = now, used
         holders: dict[str, dict[int, int | None]] = {}
         found = []
         for uuid, handle in handles.items():
@@ -220,6 +225,10 @@ class ChipUseReader:
     def __init__(self) -> None:
         self._before: dict[str, Any] = {}
         self._without: set[str] = set()
+
+    def knows(self, uuid: str) -> bool:
+        """Whether a card has these counters, as of the last reading."""
+        return uuid not in self._without
 
     def read(self, nvml: Any, handles: Mapping[str, Handle]) -> dict[str, ChipUse]:
         """By GPU UUID; a card appears from the second reading on. Instances and older cards never do."""

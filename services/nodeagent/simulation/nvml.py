@@ -34,7 +34,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     memory_used_mb: int = 0
     gpu_instance: int | None = None
     compute_instance: int | None = None
-    processes: dict[int, int | None] = {}
+    processes: dict[int, int | None] | None = {}
 
 
 class Card(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -282,7 +282,8 @@ class SimulatedNvml:
         return 1
 
     def nvmlDeviceGetNvLinkErrorCounter(self, handle: Any, link: int, counter: int) -> int:
-        return int(self._of(handle, "nvlink_errors")) if link == 0 else 0
+        errors = int(self._of(handle, "nvlink_errors"))
+        return errors if link == 0 else 0
 
     def nvmlDeviceGetFieldValues(self, handle: Any, fields: list[int]) -> Any:
         card = self._card(handle)
@@ -302,7 +303,8 @@ class SimulatedNvml:
         return [SimpleNamespace(pid=pid, usedGpuMemory=None if mb is None else mb * 2**20) for pid, mb in held.items()]
 
     def nvmlDeviceGetGraphicsRunningProcesses(self, handle: Any) -> list[Any]:
-        self._card(handle)
+        if self._card(handle).processes is None:
+            raise error("NOT_SUPPORTED")
         return []
 
     def nvmlGpmQueryDeviceSupport(self, handle: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 
 from libs.events.machine import Gpu
 from services.nodeagent.adapters import machine
+from services.nodeagent.adapters.exporter import Exporter
 from services.nodeagent.adapters.nvml import Nvml, _Known
 from services.nodeagent.adapters.nvml_samples import Sampler
 from services.nodeagent.background import Background
@@ -91,7 +92,7 @@ def test_a_driver_that_fails_is_not_zero_gpus(tmp_path: Path, error: str, said: 
     found = before.look()
     assert (found.state, found.gpus, found.driver) == ("unverified", (GPU,), "580.1")
     assert said in found.reason
-    assert Sampler(before).samples(frozenset(), {}) == ()
+    assert Sampler(before, Exporter(None)).samples(frozenset(), {}) == ()
 
 
 def test_a_driver_that_was_loaded_anew_is_begun_anew(tmp_path: Path) -> None:
