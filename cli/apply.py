@@ -84,11 +84,20 @@ async def apply(cluster: Cluster, files: tuple[str, ...], dry_run: bool, yes: bo
     if not yes:
         for line in plan_lines(steps):
             click.echo(line, err=True)
-        if "-" in files or not sys.stdin.isatty():
-            raise Failed("nothing was done: there is nobody to ask, so say --yes (or --dry-run to only look)")
-        if not click.confirm("Apply this?", err=True):
+        if not confirmed(files):
             raise Failed("nothing was done: it was not confirmed")
     await carry_out(cluster, steps)
+
+
+def confirmed(files: Sequence[str]) -> bool:
+    """Ask whoever is at standard input. Raises Failed when nobody is."""
+    nobody = Failed("nothing was done: there is nobody to ask, so say --yes (or --dry-run to only look)")
+    if "-" in files:
+        raise nobody
+    try:
+        return click.confirm("Apply this?", err=True)
+    except click.Abort:
+        raise nobody from None
 
 
 def texts(files: Sequence[str]) -> Iterator[tuple[str, str]]:
