@@ -132,14 +132,17 @@ async def current(cluster: Cluster) -> Current:
 async def examined(cluster: Cluster, steps: Iterable[Step]) -> list[Step]:
     """The steps that would change something, after every owner looked at its own. Raises BadFile."""
 
-    async def look(step: Step) -> Examined:
-        question = EXAMINERS[step.kind](command=encode(step.command).decode())
-        return await cluster.ask(question, Examined, timeout_s=15)
-
     steps = list(steps)
+    texts = [encode(step.command).decode() for step in steps]
+
+    async def look(number: int, step: Step) -> Examined:
+        before = zip(steps[:number], texts[:number], strict=True)
+        after = tuple(text for earlier, text in before if matters(earlier, step))
+        return await cluster.ask(EXAMINERS[step.kind](command=texts[number], after=after), Examined, timeout_s=15)
+
     wrong: list[str] = []
     kept: list[Step] = []
-    for step, answer in zip(steps, await asyncio.gather(*map(look, steps)), strict=True):
+    for step, answer in zip(steps, await asyncio.gather(*map(look, range(len(steps)), steps)), strict=True):
         # What an earlier step adds is not there yet: about those fields the owner cannot know.
         problems = [one for one in answer.problems if field_of(one.path) not in step.awaits]
         if step.action == "remove":
@@ -154,6 +157,13 @@ async def examined(cluster: Cluster, steps: Iterable[Step]) -> list[Step]:
     if wrong:
         raise BadFile(wrong)
     return kept
+
+
+def matters(earlier: Step, step: Step) -> bool:
+    """Whether a step's owner judges it otherwise after an earlier one: levels of one branch, names of models."""
+    if EXAMINERS[earlier.kind] is not EXAMINERS[step.kind]:
+        return False
+    return step.kind == "model" or step.name == earlier.name or step.name.startswith(f"{earlier.name}/")
 
 
 def field_of(path: str) -> str:

@@ -60,7 +60,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     item: Item | None = None
     """Where it was declared; None for what is removed because no file declares it."""
     awaits: frozenset[str] = frozenset()
-    """Fields of the command that refer to what an earlier step adds: an owner cannot know it before that."""
+    """Fields of the command that refer to what an earlier step adds at another owner, which cannot know it yet."""
 
 
 def plan(items: Iterable[Item], current: Current) -> list[Step]:
@@ -172,13 +172,6 @@ def _removals(kind: Kind, name: str, current: Current) -> list[Command]:
 def _awaits(spec: Spec, added: set[tuple[Kind, str]]) -> frozenset[str]:
     awaited = set()
     match spec:
-        case TeamSpec() if ("org", spec.org) in added:
-            awaited.add("org")
-        case ProjectSpec():
-            if ("org", spec.org) in added:
-                awaited.add("org")
-            if ("team", f"{spec.org}/{spec.team}") in added:
-                awaited |= {"org", "team"}
         case ModelSpec() if spec.source:
             if ("library", spec.source.removeprefix("library:").partition("@")[0]) in added:
                 awaited.add("source")

@@ -8,9 +8,11 @@ A decision is folded back through the log before the next is made.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
@@ -18,7 +20,7 @@ from typing import Any, Generic, TypeVar
 from libs.events import BadPayload, Command, Event, UnknownTag, decode, tag_of
 from libs.events.commands import Outcome, Problem
 from libs.events.leadership import ELECTIONS
-from libs.events.questions import Examined
+from libs.events.questions import Examine, Examined
 from libs.events.refusal import Refused
 from libs.events.subjects import elected as elected_subject
 from libs.events.subjects import matches
@@ -161,13 +163,20 @@ class Authority(Generic[S]):
         """Something outside the log changed that ``react`` looks at."""
         self._dirty.set()
 
-    def examine(self, command: str) -> Examined:
-        """What would become of a command (its JSON text) now."""
+    def examine(self, question: Examine) -> Examined:
+        """What would become of a command now, or after other commands, without any of them being sent."""
+        now = datetime.now(UTC)
+        state = copy.deepcopy(self.state) if question.after else self.state
+        for number, earlier in enumerate(question.after):
+            with suppress(Refused, UnknownTag, BadPayload):
+                event = self._decide(state, decode(earlier.encode()), f"examined-{number}", now)
+                if event is not None:
+                    state = self._evolve(state, event, self.position + 1 + number)
         try:
-            message = decode(command.encode())
+            message = decode(question.command.encode())
             if not isinstance(message, Command):
                 return Examined(problems=(Problem(path="type", message=f"{tag_of(message)} is not a command"),))
-            event = self._decide(self.state, message, "examined", datetime.now(UTC))
+            event = self._decide(state, message, "examined", now)
         except Refused as refused:
             return Examined(problems=refused.problems)
         except (UnknownTag, BadPayload) as error:

@@ -21,25 +21,27 @@ class Examined(Value, frozen=True, kw_only=True):
     """It would change nothing."""
 
 
-@registered
-class ExamineScheduler(Question, frozen=True, kw_only=True, tag="ask.scheduler.examine.v1"):
+class Examine(Question, frozen=True, kw_only=True, tag="ask.examine.v0"):
     command: str
-    """A command of the owner's, as its JSON text; likewise for the other owners."""
-
-
-@registered
-class ExamineAccounting(Question, frozen=True, kw_only=True, tag="ask.accounting.examine.v1"):
-    command: str
+    """A command of the owner's, as its JSON text."""
+    after: tuple[str, ...] = ()
+    """Commands, likewise, taken as carried out before it, in this order; one that is refused changes nothing."""
 
 
 @registered
-class ExamineGuard(Question, frozen=True, kw_only=True, tag="ask.guard.examine.v1"):
-    command: str
+class ExamineScheduler(Examine, frozen=True, kw_only=True, tag="ask.scheduler.examine.v1"): ...
 
 
 @registered
-class ExamineMirror(Question, frozen=True, kw_only=True, tag="ask.mirror.examine.v1"):
-    command: str
+class ExamineAccounting(Examine, frozen=True, kw_only=True, tag="ask.accounting.examine.v1"): ...
+
+
+@registered
+class ExamineGuard(Examine, frozen=True, kw_only=True, tag="ask.guard.examine.v1"): ...
+
+
+@registered
+class ExamineMirror(Examine, frozen=True, kw_only=True, tag="ask.mirror.examine.v1"): ...
 
 
 @registered

@@ -29,7 +29,7 @@ class Answers:
         self._ledger = ledger
 
     async def examine(self, question: ExamineAccounting) -> Examined:
-        return self._authority.examine(question.command)
+        return self._authority.examine(question)
 
     async def tenancy(self, _question: ListTenancy) -> TenancyAnswer:
         state = self._authority.state

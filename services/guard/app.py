@@ -83,7 +83,7 @@ class Guard:
         return folded
 
     async def _examine(self, question: ExamineGuard) -> Examined:
-        return self._authority.examine(question.command)
+        return self._authority.examine(question)
 
     async def _policies(self, question: ListPolicies) -> PoliciesAnswer:
         policies = self._authority.state.policies

@@ -129,7 +129,7 @@ class Mirror:
         self._said = True
 
     async def _examine(self, question: ExamineMirror) -> Examined:
-        return self._authority.examine(question.command)
+        return self._authority.examine(question)
 
     async def _list(self, question: ListLibrary) -> LibraryAnswer:
         known = entries(self._authority.state)

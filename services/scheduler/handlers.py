@@ -42,7 +42,7 @@ class Questions:
         }
 
     async def examine(self, question: ExamineScheduler) -> Examined:
-        return self._authority.examine(question.command)
+        return self._authority.examine(question)
 
     async def explain(self, question: ExplainModel) -> ModelExplained:
         """Raises Refused when there is no such model."""

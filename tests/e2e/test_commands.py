@@ -104,6 +104,16 @@ def test_a_tree_is_made_and_taken_down_by_hand(cluster: Cluster) -> None:
     assert "acme" not in cluster.text("export")
 
 
+def test_a_level_and_the_one_above_it_are_raised_together(cluster: Cluster) -> None:
+    declared = "orgs:\n  - name: raised\n    allowance: {rpm: %d}\n    teams: [{name: t, allowance: {rpm: %d}}]\n"
+    for rpm in (10, 1000):
+        cluster.text("apply", "-f", "-", "--yes", stdin=declared % (rpm, rpm))
+    over = cluster.refused("apply", "-f", "-", "--yes", stdin=declared % (1000, 1001))
+    assert "team raised/t" in over
+    cluster.text("team", "remove", "raised/t")
+    cluster.text("org", "remove", "raised")
+
+
 def test_a_model_is_defined_scaled_and_removed_by_hand(cluster: Cluster) -> None:
     cluster.text("model", "define", "by-hand", "--engine", "sim", "--gpu-class", "h100-80g", "--gpus", "1")
     cluster.text("model", "scale", "by-hand", "2")

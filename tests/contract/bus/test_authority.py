@@ -12,6 +12,7 @@ from libs.bus import Authority, Bus, Snapshot
 from libs.events import Event, state_hash
 from libs.events.commands import CordonNode, Problem, UncordonNode
 from libs.events.node import NodeCordoned, NodeDrained, NodeUncordoned
+from libs.events.questions import Examined, ExamineScheduler
 from libs.events.refusal import Refused
 from libs.testing import eventually
 
@@ -157,9 +158,16 @@ async def test_commands_can_be_examined_without_being_sent(open_bus: Open) -> No
     leader = authority(bus, "a")
     await leader.start()
     await eventually(lambda: leader.leading)
-    assert leader.examine(encode(CordonNode(machine_id="bad")).decode()).problems[0].path == "machine_id"
-    assert not leader.examine(encode(CordonNode(machine_id="ok")).decode()).problems
-    assert "no contract" in leader.examine('{"type": "x.y.v1"}').problems[0].message
+
+    def examined(command: str, *after: str) -> Examined:
+        return leader.examine(ExamineScheduler(command=command, after=after))
+
+    bad, good = (encode(CordonNode(machine_id=name)).decode() for name in ("bad", "good"))
+    assert examined(bad).problems[0].path == "machine_id"
+    assert examined(good) == Examined()
+    assert examined(good, good) == Examined(unchanged=True)  # as it would be after the first of the two
+    assert examined(good, bad, "nonsense") == Examined()
+    assert "no contract" in examined('{"type": "x.y.v1"}').problems[0].message
     assert leader.state.cordoned == {}
     await leader.stop()
 

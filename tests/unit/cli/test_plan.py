@@ -87,15 +87,14 @@ def test_profiles_and_rules_are_compared_by_name() -> None:
     assert {change.path.partition("]")[0] for change in step.changes} == {"profiles[gpu"}
 
 
-def test_what_stands_later_awaits_what_an_earlier_step_adds() -> None:
+def test_what_stands_later_awaits_what_an_earlier_step_adds_at_another_owner() -> None:
     steps = {(step.kind, step.name): step for step in plan(demo_items(), Current())}
 
     assert [kind for kind, _ in steps] == ["library", "policy", "org", "team", "project", "model", "price"]
     assert isinstance(steps["library", "gemma3-270m"].command, ImportVersion)
     assert isinstance(steps["team", "demo/demo"].command, DefineTeam)
     assert steps["org", "demo"].awaits == frozenset()
-    assert steps["team", "demo/demo"].awaits == {"org"}
-    assert steps["project", "demo/demo/demo"].awaits == {"org", "team"}
+    assert steps["project", "demo/demo/demo"].awaits == frozenset()
     assert steps["model", "gemma3-270m"].awaits == {"source"}
 
 
