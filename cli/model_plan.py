@@ -190,7 +190,8 @@ LEFT = frozenset({0, 1, 8})
 
 def cells(way: Way) -> tuple[str, ...]:
     """A way as a row."""
-    free = f"{gib(way.free_bytes)} on {way.units}" if way.units else "-"
+    kind = "machine" if way.gpu_class is None else "card"
+    free = f"{gib(way.free_bytes)} on {some(way.units, kind)}" if way.units else "-"
     parts = (way.need.weights, way.need.context, way.need.engine, way.need.total, way.usable_bytes, way.total_bytes)
     pace = f"~{way.tokens_per_s:.0f}" if way.tokens_per_s and way.fits else "-"
     return (way.precision, layout(way), *map(gib, parts), free, pace, verdict(way))
@@ -206,7 +207,7 @@ def layout(way: Way) -> str:
     if way.pipeline > 1 and way.engine == "vllm":
         cards += f", pipeline {way.pipeline}"
     if way.expert_parallel:
-        cards += ", experts"
+        cards += ", expert parallel"
     return f"{cards}, {way.link}" if way.link else cards
 
 
@@ -226,7 +227,7 @@ def sentence(facts: Facts) -> str:
     parts = [f"{facts.parameters / 1e9:.1f} billion weights" if facts.parameters >= 1e9 else
              f"{facts.parameters / 1e6:.0f} million weights"]  # fmt: skip
     parts.append(f"{gib(facts.weights.total)} GiB in {facts.precision}")
-    heads = "latent attention" if facts.latent else f"{facts.kv_heads} KV heads of {facts.head_dim}"
+    heads = "latent attention" if facts.latent else f"{some(facts.kv_heads, 'KV head')} of {facts.head_dim}"
     parts.append(f"{facts.layers} layers, {heads}")
     windows = sorted({group.window for group in facts.attention if group.window})
     if windows:
@@ -257,7 +258,7 @@ def conclusion(made: Plan) -> Iterator[str]:
     facts = made.models[0]
     near, far = facts.token_bytes * 1000 / GIB, facts.far_token_bytes * 1000 / GIB
     beyond = f", {far:.3f} past its windows" if far != near else ""
-    yield f"The context costs {near:.3f} GiB per 1,000 tokens of a request{beyond} ({facts.token_bytes:,} bytes a token)."
+    yield f"1,000 tokens of a request cost {near:.3f} GiB of context{beyond} ({facts.token_bytes:,} bytes a token)."
     for one in made.left_out:
         yield f"Left out: {one}."
 
@@ -270,6 +271,10 @@ def remedy(made: Plan) -> str:
     untried = [name for name, one in SMALLER.items() if one.bits < min(model.bits for model in made.models)]
     smaller_ones = f" A smaller precision needs less (--precision {','.join(untried)})." if untried else ""
     return f"{smaller_ones} A shorter --context or fewer --parallel requests need less of the context's share."
+
+
+def some(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def gib(size: float) -> str:

@@ -8,6 +8,10 @@ CACHE_ELEMENT_BYTES = 2
 """Engines keep keys and values in 16 bits unless told otherwise, whatever the weights are in."""
 
 
+LAYERS_MOST = 4096
+"""More layers than this are a mistake in a header, not a model."""
+
+
 class Unreadable(Exception):
     """The headers are not what they should be; the message says what was found and what to do."""
 

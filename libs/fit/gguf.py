@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from .facts import Experts, Facts, Layers, Unreadable, Weights
+from .facts import LAYERS_MOST, Experts, Facts, Layers, Unreadable, Weights
 from .quantisation import FILE_TYPES, GGML, REPACKED, Type
 
 HEADER_MOST = 256 << 20
@@ -169,25 +169,36 @@ class _Reading:
         self.architecture = architecture
         self.metadata = metadata
         self.tensors = tensors
-        self.layers = self._int("block_count") - (self._find("nextn_predict_layers") or 0)
+        self.layers = self._int("block_count") - (self._whole("nextn_predict_layers") or 0)
+        if not 0 < self.layers <= LAYERS_MOST:
+            raise Unreadable(f"the GGUF header states {self.layers} layers: 1 to {LAYERS_MOST} are expected")
         self.hidden = self._int("embedding_length")
         self.heads = max(self._each("attention.head_count"))
+        if not 0 < self.heads <= self.hidden:
+            raise Unreadable(f"the GGUF header states {self.heads} attention heads for a hidden size of {self.hidden}")
         self.kv_heads = self._each("attention.head_count_kv", self.heads)
 
     def _find(self, key: str) -> Any:
         return self.metadata.get(f"{self.architecture}.{key}")
 
-    def _int(self, key: str) -> int:
+    def _whole(self, key: str) -> int | None:
+        """A figure that may be missing."""
         value = self._find(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise Unreadable(f"the GGUF header's {self.architecture}.{key} is {value!r}: a whole number is expected")
+        return value
+
+    def _int(self, key: str) -> int:
+        value = self._whole(key)
+        if not value:
             raise Unreadable(f"the GGUF header's {self.architecture}.{key} is {value!r}: a number above 0 is expected")
         return value
 
     def _each(self, key: str, otherwise: int | None = None) -> list[int]:
         """A figure of every layer: files state one for all, or a list."""
         value = self._find(key)
-        if isinstance(value, list) and len(value) >= self.layers:
-            return [int(one) for one in value[: self.layers]]
+        if isinstance(value, list) and len(value) >= self.layers and all(isinstance(one, int) for one in value):
+            return value[: self.layers]
         if isinstance(value, int):
             return [value] * self.layers
         if otherwise is not None:
@@ -195,8 +206,8 @@ class _Reading:
         raise Unreadable(f"the GGUF header has no {self.architecture}.{key}")
 
     def _windows(self) -> list[int]:
-        window = self._find("attention.sliding_window")
-        if not isinstance(window, int) or window <= 0:
+        window = self._whole("attention.sliding_window")
+        if not window:
             return [0] * self.layers
         pattern = self._find("attention.sliding_window_pattern")
         if isinstance(pattern, list) and len(pattern) >= self.layers:
@@ -208,17 +219,16 @@ class _Reading:
 
     def _attention(self) -> tuple[Layers, ...]:
         windows = self._windows()
-        key = self._find("attention.key_length") or self.hidden // self.heads
-        value = self._find("attention.value_length") or self.hidden // self.heads
-        near = (self._find("attention.key_length_swa") or key, self._find("attention.value_length_swa") or value)
-        every = self._find("full_attention_interval")
-        shared = self._find("attention.shared_kv_layers")
-        keeping = self.layers - (shared if isinstance(shared, int) else 0)
+        key = self._whole("attention.key_length") or self.hidden // self.heads
+        value = self._whole("attention.value_length") or self.hidden // self.heads
+        near = (self._whole("attention.key_length_swa") or key, self._whole("attention.value_length_swa") or value)
+        every = self._whole("full_attention_interval")
+        keeping = self.layers - (self._whole("attention.shared_kv_layers") or 0)
         groups: dict[tuple[int, int, int, int], int] = {}
         for i in range(keeping):
-            if self.kv_heads[i] == 0 or (isinstance(every, int) and every and (i + 1) % every):
+            if self.kv_heads[i] == 0 or (every and (i + 1) % every):
                 continue
-            kept = (1, int(key), 0) if self._latent() else (self.kv_heads[i], *(near if windows[i] else (key, value)))
+            kept = (1, key, 0) if self._latent() else (self.kv_heads[i], *(near if windows[i] else (key, value)))
             group = (windows[i], *kept)
             groups[group] = groups.get(group, 0) + 1
         return tuple(
@@ -231,11 +241,11 @@ class _Reading:
         return bool(self._find("attention.kv_lora_rank") and self._find("attention.key_length_mla"))
 
     def _experts(self) -> Experts | None:
-        total = self._find("expert_count")
-        if not isinstance(total, int) or total < 2:
+        total = self._whole("expert_count")
+        if total is None or total < 2:
             return None
         return Experts(
-            total=total, active=self._find("expert_used_count") or 1, shared=self._find("expert_shared_count") or 0
+            total=total, active=self._whole("expert_used_count") or 1, shared=self._whole("expert_shared_count") or 0
         )
 
     def facts(self) -> Facts:
@@ -246,11 +256,12 @@ class _Reading:
             raise Unreadable("the GGUF header names no tensors: it is a vocabulary, not a model")
         table = next((t for t in self.tensors if t.name == "token_embd.weight"), None)
         head = any(t.name == "output.weight" for t in self.tensors)
-        file_type = FILE_TYPES.get(self.metadata.get("general.file_type", -1))
+        number = self.metadata.get("general.file_type")
+        file_type = FILE_TYPES.get(number) if isinstance(number, int) else None
         feed_forward = max(self._each("feed_forward_length", 4 * self.hidden))
         if experts:
-            shared = self._find("expert_shared_feed_forward_length") or 0
-            feed_forward = (self._find("expert_feed_forward_length") or feed_forward) * experts.active + shared
+            shared = self._whole("expert_shared_feed_forward_length") or 0
+            feed_forward = (self._whole("expert_feed_forward_length") or feed_forward) * experts.active + shared
         attention = self._attention()
         return Facts(
             name=self.name,
@@ -263,7 +274,7 @@ class _Reading:
             feed_forward=feed_forward,
             heads=self.heads,
             kv_heads=max(self.kv_heads),
-            head_dim=self._find("attention.key_length") or self.hidden // self.heads,
+            head_dim=self._whole("attention.key_length") or self.hidden // self.heads,
             attention=attention,
             latent=self._latent(),
             experts=experts,

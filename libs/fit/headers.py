@@ -86,8 +86,8 @@ class Web:
 def open_source(source: str) -> tuple[str, Files]:
     """A name for what ``source`` means, and its files. Raises Unreadable.
 
-    A path or ``path:PATH``; ``https://…/FILE.gguf`` or ``https://…/FOLDER/`` with a config.json; ``ORG/NAME[@REVISION]``
-    or ``hf:…``, a repository at Hugging Face or at ``HF_ENDPOINT``.
+    A path or ``path:PATH``; ``https://…/FILE.gguf`` or ``https://…/FOLDER/`` with a config.json;
+    ``ORG/NAME[@REVISION]`` or ``hf:…``, a repository at Hugging Face or at ``HF_ENDPOINT``.
     """
     if source.startswith("path:") or Path(source).exists():
         path = Path(source.removeprefix("path:"))

@@ -70,6 +70,9 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         return not self.rejected
 
 
+NOT_JOINED = Reason("nvlink", "its cards are not on one NVLink domain, which tensor parallelism needs")
+
+
 def width_reason(facts: Facts, width: int) -> Reason | None:
     """Cards share out KV heads and query heads: a width that leaves some over is none."""
     heads = facts.split_heads
@@ -105,7 +108,7 @@ def one_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host]) ->
         if most > 1:
             way = _in_node(facts, load, gpu_class, hosts, 2)
             mig = Reason("mig", "a replica runs on exactly one MIG instance: they have no NVLink between them")
-            yield msgspec.structs.replace(way, rejected=(mig,))
+            yield msgspec.structs.replace(way, rejected=(mig,), link="", now=False)
         return
     for number in range(1, most + 1):
         way = _in_node(facts, load, gpu_class, hosts, number)
@@ -137,9 +140,7 @@ def _in_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host], nu
             elif joined:
                 able = joined
             elif not unknown:
-                reasons.append(
-                    Reason("nvlink", "its cards are not on one NVLink domain, which tensor parallelism needs")
-                )
+                reasons.append(NOT_JOINED)
         if pipeline > facts.layers:
             reasons.append(Reason("layers", f"{pipeline} stages and only {facts.layers} layers"))
     reasons.append(memory_reason(need, usable, "a card"))
@@ -160,48 +161,70 @@ def _in_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host], nu
     return _paced(facts, _freed(way, able, gpu_class), cards)
 
 
+class Width(msgspec.Struct, frozen=True, kw_only=True):
+    """So many cards on each of several nodes."""
+
+    cards: int
+    hosts: tuple[Host, ...]
+    """Nodes that have as many."""
+    usable_bytes: int
+    reasons: tuple[Reason, ...]
+    """What speaks against it however many nodes there are."""
+    joined: int
+    """Nodes whose cards are on one NVLink domain, or may be."""
+
+
 def several_nodes(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host], place: str) -> Iterator[Way]:
     """2, 3, … nodes that reach each other: a pipeline between them, tensor parallelism inside.
 
-    Every width a node allows, fewest cards first.
+    Every width a node allows, fewest cards first. What is free for them, and their pace, is for ``finished`` to say.
     """
     most = max(len(host.of_class(gpu_class)) for host in hosts)
-    shapes = [(nodes, cards) for nodes in range(2, len(hosts) + 1) for cards in range(1, most + 1)]
-    for nodes, cards in sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape[0])):
-        able = [host for host in hosts if len(host.of_class(gpu_class)) >= cards]
-        if len(able) >= nodes:
-            yield _over_nodes(facts, load, gpu_class, able, nodes, cards, place)
+    widths = [_width(facts, gpu_class, hosts, cards) for cards in range(1, most + 1)]
+    shapes = [(nodes, width) for width in widths for nodes in range(2, min(len(width.hosts), facts.layers) + 1)]
+    for nodes, width in sorted(shapes, key=lambda shape: (shape[0] * shape[1].cards, shape[0])):
+        need = memory.vllm(facts, load, width.cards, nodes)
+        reasons = list(width.reasons)
+        if width.joined < nodes:
+            reasons.append(NOT_JOINED)
+        if over := memory_reason(need, width.usable_bytes, "a card"):
+            reasons.append(over)
+        yield Way(
+            precision=facts.precision,
+            engine="vllm",
+            gpu_class=gpu_class,
+            nodes=nodes,
+            cards=width.cards,
+            tensor=width.cards,
+            pipeline=nodes,
+            expert_parallel=facts.experts is not None and width.cards > 1,
+            link=place,
+            need=need,
+            usable_bytes=width.usable_bytes,
+            rejected=tuple(reasons),
+            machines=tuple(host.id for host in width.hosts),
+        )
 
 
-def _over_nodes(
-    facts: Facts, load: Load, gpu_class: str, hosts: list[Host], nodes: int, number: int, place: str
-) -> Way:
-    cards = [card for host in hosts for card in host.of_class(gpu_class)]
-    usable = min(card.usable_bytes for card in cards)
-    need = memory.vllm(facts, load, number, nodes)
-    reasons = [capability_reason(facts, cards), width_reason(facts, number)]
-    states = [linked(host, host.of_class(gpu_class), number) for host in hosts]
-    if sum(state is not False for state in states) < nodes:
-        reasons.append(Reason("nvlink", "its cards are not on one NVLink domain, which tensor parallelism needs"))
-    if nodes > facts.layers:
-        reasons.append(Reason("layers", f"{nodes} stages and only {facts.layers} layers"))
-    reasons.append(memory_reason(need, usable, "a card"))
-    way = Way(
-        precision=facts.precision,
-        engine="vllm",
-        gpu_class=gpu_class,
-        nodes=nodes,
+def _width(facts: Facts, gpu_class: str, hosts: Sequence[Host], number: int) -> Width:
+    able = tuple(host for host in hosts if len(host.of_class(gpu_class)) >= number)
+    cards = [card for host in able for card in host.of_class(gpu_class)]
+    reasons = (capability_reason(facts, cards), width_reason(facts, number))
+    return Width(
         cards=number,
-        tensor=number,
-        pipeline=nodes,
-        expert_parallel=facts.experts is not None and number > 1,
-        link=place,
-        need=need,
-        usable_bytes=usable,
-        rejected=tuple(reason for reason in reasons if reason),
-        machines=tuple(host.id for host in hosts),
+        hosts=able,
+        usable_bytes=min(card.usable_bytes for card in cards),
+        reasons=tuple(reason for reason in reasons if reason),
+        joined=sum(linked(host, host.of_class(gpu_class), number) is not False for host in able),
     )
-    return _paced(facts, _freed(way, hosts, gpu_class), cards)
+
+
+def finished(facts: Facts, way: Way, hosts: Sequence[Host]) -> Way:
+    """A way on cards with what is free for it now on these hosts, and its pace."""
+    assert way.gpu_class is not None
+    able = [host for host in hosts if host.id in set(way.machines)]
+    cards = [card for host in able for card in host.of_class(way.gpu_class or "")]
+    return _paced(facts, _freed(way, able, way.gpu_class), cards)
 
 
 def on_cpu(facts: Facts, load: Load, hosts: Sequence[Host]) -> Way:

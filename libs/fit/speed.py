@@ -6,10 +6,14 @@ from .facts import Facts
 
 CARD_EFFICIENCY = 0.7
 """Of a card's published bandwidth that engines reach with one request; the rest is launching kernels and attention."""
+EXPERT_EFFICIENCY = 0.35
+"""Of the bandwidth while experts are read: each is a small matrix of its own."""
 CPU_EFFICIENCY = 0.9
 """Of the bandwidth measured on the machine itself."""
 LAYER_S = 15e-6
 """Starting a layer's kernels on a card, which small models feel."""
+ROUTING_S = 45e-6
+"""Choosing a layer's experts and bringing their tokens together."""
 ALL_REDUCE_S = {"NVLink": 12e-6, "PCIe": 40e-6}
 """One exchange of a layer's output among the cards of a node. Two a layer with tensor parallelism."""
 HOP_S = 30e-6
@@ -76,17 +80,30 @@ def card_bandwidth(name: str) -> float | None:
 
 def tensor_parallel(facts: Facts, bandwidth: float, width: int, stages: int, link: str) -> float:
     """Tokens a second of one request: cards of a stage read at once and then exchange, stages take turns."""
-    seconds = facts.weights.active(facts.experts) / (width * bandwidth * CARD_EFFICIENCY)
-    seconds += facts.layers * LAYER_S
+    seconds = _reading(facts, width * bandwidth)
     if width > 1:
-        seconds += 2 * facts.layers * ALL_REDUCE_S[link]
+        # Experts on other cards get their tokens in one more exchange, and give them back in another.
+        exchanges = 4 if facts.experts else 2
+        seconds += exchanges * facts.layers * ALL_REDUCE_S[link]
     return 1 / (seconds + (stages - 1) * HOP_S)
 
 
 def layer_split(facts: Facts, bandwidth: float, cards: int) -> float:
     """Tokens a second when each card computes its layers in turn: no faster than on one card."""
-    seconds = facts.weights.active(facts.experts) / (bandwidth * CARD_EFFICIENCY) + facts.layers * LAYER_S
-    return 1 / (seconds + (cards - 1) * HOP_S)
+    return 1 / (_reading(facts, bandwidth) + (cards - 1) * HOP_S)
+
+
+def _reading(facts: Facts, bandwidth: float) -> float:
+    """Seconds in which cards read the active weights once."""
+    active, experts = facts.weights.active(facts.experts), 0.0
+    if facts.experts:
+        experts = facts.weights.experts * facts.experts.active / facts.experts.total
+    starting = LAYER_S + (ROUTING_S if facts.experts else 0.0)
+    return (
+        (active - experts) / (bandwidth * CARD_EFFICIENCY)
+        + experts / (bandwidth * EXPERT_EFFICIENCY)
+        + facts.layers * starting
+    )
 
 
 def cpu(facts: Facts, all_cores: float, one_core: float | None, threads: int) -> float:

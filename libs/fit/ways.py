@@ -9,8 +9,8 @@ import msgspec
 from . import memory
 from .facts import Facts, Unreadable
 from .hardware import Host
-from .memory import GIB, Load
-from .shapes import Reason, Way, on_cpu, one_node, several_nodes
+from .memory import Load
+from .shapes import Reason, Way, finished, on_cpu, one_node, several_nodes
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -105,9 +105,12 @@ def _on_class(facts: Facts, load: Load, gpu_class: str, hosts: list[Host]) -> It
     if any(card.mig for host in hosts for card in host.of_class(gpu_class)):
         return
     places, apart = places_of(hosts)
-    between = []
+    between: list[Way] = []
     for place in places:
-        between += list(_widest(several_nodes(facts, load, gpu_class, place.hosts, place.name)))
+        found = _widest(several_nodes(facts, load, gpu_class, place.hosts, place.name))
+        # Where an earlier place holds it, a later one need not say what it cannot do.
+        shown = [way for way in found if way.fits or not any(earlier.fits for earlier in between)]
+        between += [finished(facts, way, place.hosts) for way in shown]
     yield from between
     if not any(way.fits for way in between):
         yield from _apart(facts, load, gpu_class, hosts, places, apart)
@@ -120,16 +123,14 @@ def _until_it_fits(ways: Iterable[Way]) -> Iterator[Way]:
             return
 
 
-def _widest(ways: Iterable[Way]) -> Iterator[Way]:
-    """The first way that fits, and of those before it the widest of each number of nodes."""
+def _widest(ways: Iterable[Way]) -> list[Way]:
+    """The first way that fits, and the widest one of each smaller number of nodes."""
     rejected: dict[int, Way] = {}
     for way in ways:
         if way.fits:
-            yield from (rejected[nodes] for nodes in sorted(rejected))
-            yield way
-            return
+            return [*(rejected[nodes] for nodes in sorted(rejected) if nodes < way.nodes), way]
         rejected[way.nodes] = way
-    yield from (rejected[nodes] for nodes in sorted(rejected))
+    return [rejected[nodes] for nodes in sorted(rejected)]
 
 
 def _apart(
@@ -142,8 +143,9 @@ def _apart(
     groups += [f"{machine}: {why}" for machine, why in sorted(apart.items())]
     ways = several_nodes(facts, load, gpu_class, hosts, "no common fabric")
     whole = max(ways, key=lambda way: (way.nodes, way.cards))
-    reason = Reason("fabric", f"a replica never spans two fabrics ({'; '.join(groups)})")
-    yield msgspec.structs.replace(whole, rejected=(reason, *whole.rejected), now=False)
+    rule = "a replica never spans two fabrics" if len(places) > 1 else "its nodes share no fabric"
+    reason = Reason("fabric", f"{rule} ({'; '.join(groups)})")
+    yield finished(facts, msgspec.structs.replace(whole, rejected=(reason, *whole.rejected)), hosts)
 
 
 def places_of(hosts: Sequence[Host]) -> tuple[list[Place], dict[str, str]]:
@@ -186,8 +188,3 @@ def _left_out(hosts: Sequence[Host]) -> Iterator[str]:
         for card in host.cards:
             if card.unusable:
                 yield f"{host.id} {card.uuid}: {card.unusable}"
-
-
-def shortfall(way: Way) -> str:
-    """What keeps a way that fits from starting now."""
-    return f"{way.free_units} of {way.units} cards have {way.need.total / GIB:.1f} GiB free"

@@ -1,6 +1,6 @@
 """Headers of real GGUF files, made by hand: ``python -m tests.data.models.gguf_headers FOLDER`` writes them.
 
-Shapes and types are those of the published files; vocabularies are as long and hold short words. No tensor data follows.
+Shapes and types are those of the published files; vocabularies are as long and hold short words. No tensors follow.
 """
 
 from __future__ import annotations

@@ -1,0 +1,161 @@
+"""Headers read from folders and over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from libs.fit import Unreadable
+from libs.fit.headers import open_source, read
+from tests.data.models.gguf_headers import gemma_3_270m, header
+from tests.unit.fit.models import MODELS
+from tests.unit.fit.test_config import SMALL
+from tests.unit.fit.test_gguf import METADATA, TENSORS
+
+
+class Server:
+    """Serves files by path and counts the bytes of every answer."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.sent: list[tuple[str, int]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = server.files.get(self.path)
+                if body is None:
+                    self.send_error(404)
+                    return
+                asked = self.headers.get("Range", "bytes=0-").removeprefix("bytes=0-")
+                piece = body[: int(asked) + 1] if asked else body
+                server.sent.append((self.path, len(piece)))
+                self.send_response(206)
+                self.send_header("Content-Length", str(len(piece)))
+                self.end_headers()
+                self.wfile.write(piece)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.stop()
+
+
+def safetensors(size: int) -> bytes:
+    body = json.dumps({"w": {"dtype": "BF16", "shape": [size // 2], "data_offsets": [0, size]}}).encode()
+    return len(body).to_bytes(8, "little") + body
+
+
+def test_a_folder_of_config_and_index() -> None:
+    (model,) = read(*open_source(str(MODELS / "mixtral-8x7b")))
+
+    assert model.facts.name == "mixtral-8x7b"
+    assert model.facts.weights.total == 93_405_585_408
+
+
+def test_headers_of_the_files_outweigh_the_index_when_all_are_there(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    index = {"metadata": {"total_size": 9999}, "weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "one.safetensors").write_bytes(safetensors(100))
+
+    assert read(*open_source(str(tmp_path)))[0].facts.weights.total == 9999
+    (tmp_path / "two.safetensors").write_bytes(safetensors(200))
+    assert read(*open_source(f"path:{tmp_path}"))[0].facts.weights.total == 300
+
+
+def test_a_single_safetensors_file_needs_no_index(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    (tmp_path / "model.safetensors").write_bytes(safetensors(100))
+
+    assert read(*open_source(str(tmp_path)))[0].facts.weights.total == 100
+
+
+def test_every_gguf_of_a_folder_is_a_model_and_parts_are_one(tmp_path: Path) -> None:
+    (tmp_path / "small.gguf").write_bytes(header(METADATA, TENSORS))
+    (tmp_path / "large-00001-of-00002.gguf").write_bytes(header(METADATA | {"split.count": 2}, TENSORS[:1]))
+    (tmp_path / "large-00002-of-00002.gguf").write_bytes(header({"split.no": 1}, TENSORS[1:]))
+    (tmp_path / "mmproj-small.gguf").write_bytes(b"not looked at")
+
+    models = read(*open_source(str(tmp_path)))
+
+    assert [model.facts.name for model in models] == ["large", "small"]
+    assert models[0].facts.weights.total == models[1].facts.weights.total == 10 * 144 + 256 * 210
+
+
+def test_a_gguf_behind_a_url_costs_its_header(server: Server) -> None:
+    server.files["/x/gemma.gguf"] = gemma_3_270m() + bytes(40 << 20)
+
+    (model,) = read(*open_source(f"{server.url}/x/gemma.gguf"))
+
+    assert model.facts.name == "gemma"
+    assert model.facts.layers == 18
+    assert [size for _, size in server.sent] == [1 << 20, 4 << 20, 16 << 20]
+
+
+def test_a_folder_behind_a_url(server: Server) -> None:
+    for name in ("config.json", "model.safetensors.index.json"):
+        server.files[f"/m/{name}"] = (MODELS / "llama-3-8b" / name).read_bytes()
+
+    for source in (f"{server.url}/m", f"{server.url}/m/", f"{server.url}/m/config.json"):
+        assert read(*open_source(source))[0].facts.weights.total == 16_060_522_496
+
+
+def test_a_repository(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    names = ["config.json", "model.safetensors.index.json"]
+    shards = [f"model-{i:05d}-of-00004.safetensors" for i in range(1, 5)]
+    listing = {"siblings": [{"rfilename": name} for name in [*names, *shards, "README.md"]]}
+    server.files["/api/models/meta/llama/revision/abc"] = json.dumps(listing).encode()
+    for name in names:
+        server.files[f"/meta/llama/resolve/abc/{name}"] = (MODELS / "llama-3-8b" / name).read_bytes()
+
+    (model,) = read(*open_source("meta/llama@abc"))
+
+    assert model.facts.weights.total == 16_060_522_496
+    assert not any(path.endswith(".safetensors") for path, _ in server.sent)
+
+
+def test_what_is_wrong_with_a_source_is_said(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    (tmp_path / "cut.gguf").write_bytes(header(METADATA, TENSORS)[:-3])
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.json").write_text("[")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "config.json").write_text(json.dumps(SMALL))
+    (tmp_path / "bad" / "model.safetensors").write_bytes(b"\xff" * 100)
+    said = {
+        "path:/nowhere/model": "/nowhere/model does not exist",
+        "just-a-word": "'just-a-word' is no file, folder, URL or repository",
+        "no/repository": "answers 404",
+        "http://127.0.0.1:9/x.gguf": "cannot be reached",
+        str(tmp_path / "cut.gguf"): "cut.gguf ends within its header",
+        str(tmp_path / "odd"): "config.json is not JSON",
+        str(tmp_path / "empty"): "has neither a config.json nor a GGUF file: found nothing",
+        str(tmp_path / "bad"): "model.safetensors states a header of 18446744073709551615 bytes",
+    }
+
+    for source, words in said.items():
+        with pytest.raises(Unreadable, match=words):
+            read(*open_source(source))
