@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from .fields import Json, Translated, fields, items, missing, text, unmappable
+from .fields import Json, Translated, fields, items, missing, one_of, text, unmappable
 from .thinking import is_signed
 
 _SAME = ("model", "stream", "temperature", "top_p", "top_k", "service_tier")
@@ -87,10 +87,8 @@ class _Request:
             wanted: Json | None = {"type": "tool", "name": text(name, "tool_choice.function.name")}
         elif choice is None:
             wanted = {"type": "auto"} if body.get("parallel_tool_calls") is False and body.get("tools") else None
-        elif choice in _CHOICES:
-            wanted = {"type": _CHOICES[choice]}
         else:
-            raise unmappable("tool_choice", f"{choice!r} is none of auto, required, none")
+            wanted = {"type": one_of(choice, _CHOICES, "tool_choice")}
         if wanted is not None:
             if body.get("parallel_tool_calls") is False and wanted["type"] != "none":
                 wanted["disable_parallel_tool_use"] = True
@@ -102,7 +100,7 @@ class _Request:
         if effort == "none":
             out["thinking"] = {"type": "disabled"}
         elif effort is not None:
-            config["effort"] = _EFFORTS.get(effort, effort)
+            config["effort"] = _EFFORTS.get(text(effort, "reasoning_effort"), effort)
         form = fields(self._body.get("response_format") or {"type": "text"}, "response_format")
         if form.get("type") == "json_schema":
             schema = fields(form.get("json_schema"), "response_format.json_schema").get("schema")
@@ -172,7 +170,7 @@ class _Request:
         thoughts = message.get("thinking_blocks") or []
         for index, block in enumerate(items(thoughts, f"{at}.thinking_blocks")):
             if is_signed(fields(block, f"{at}.thinking_blocks.{index}")):
-                blocks.append(block)
+                blocks.append({name: value for name, value in block.items() if name != "index"})
             else:
                 self._warnings.append(f"{at}.thinking_blocks.{index} has no signature of this model and was left out")
         if not thoughts and (message.get("reasoning_content") or message.get("reasoning")):

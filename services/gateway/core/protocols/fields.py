@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -67,6 +68,14 @@ def number(value: Any, at: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise missing(at) if value is None else wrong(at, value, "a whole number")
     return value
+
+
+def one_of(value: Any, meanings: Mapping[str, str], at: str) -> str:
+    """What a word means in the other protocol."""
+    found = meanings.get(text(value, at))
+    if found is None:
+        raise unmappable(at, f"{value!r} is none of {', '.join(meanings)}")
+    return found
 
 
 class Translated(msgspec.Struct):

@@ -97,7 +97,7 @@ class ChatOfMessageEvents:
     def __init__(self, answer_id: str, created: int) -> None:
         self._events = Events()
         self._writer = ChatWriter(answer_id, created)
-        self._calls = 0
+        self._calls = self._thoughts = 0
         self._blocks: dict[int, Json] = {}
         self._parts: dict[int, list[str]] = {}
         self._stop_reason: str | None = None
@@ -171,6 +171,11 @@ class ChatOfMessageEvents:
             self._writer.arguments(block["place"], msgspec.json.encode(block.get("input") or {}).decode())
         elif kind == "thinking":
             signed: Any = {**block, "thinking": block.get("thinking", "") + "".join(parts)}
-            self._writer.delta(thinking_blocks=[signed])
+            self._thought(signed)
         elif kind == "redacted_thinking":
-            self._writer.delta(thinking_blocks=[block])
+            self._thought(block)
+
+    def _thought(self, block: Json) -> None:
+        # OpenAI's SDK joins the lists of deltas by index.
+        self._writer.delta(thinking_blocks=[{"index": self._thoughts, **block}])
+        self._thoughts += 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from .fields import Json, Translated, fields, items, missing, number, text, unmappable
+from .fields import Json, Translated, fields, items, missing, number, one_of, text, unmappable
 from .thinking import Thinking, effort_of
 
 _SAME = ("model", "stream", "temperature", "top_p", "top_k")
@@ -102,10 +102,8 @@ class _Request:
         if kind == "tool":
             name = text(choice.get("name"), "tool_choice.name")
             out["tool_choice"] = {"type": "function", "function": {"name": name}}
-        elif kind in _CHOICES:
-            out["tool_choice"] = _CHOICES[kind]
         else:
-            raise unmappable("tool_choice.type", f"{kind!r} is none of auto, any, tool, none")
+            out["tool_choice"] = one_of(kind, _CHOICES, "tool_choice.type")
         if choice.get("disable_parallel_tool_use"):
             out["parallel_tool_calls"] = False
 
@@ -234,7 +232,7 @@ class _Request:
         kind = source.get("type")
         if fields(block.get("citations") or {}, f"{at}.citations").get("enabled"):
             self._warnings.append(f"{at}.citations: this model does not cite; its answer has none")
-        named = [block[name] for name in ("title", "context") if block.get(name)]
+        named = [text(block[name], f"{at}.{name}") for name in ("title", "context") if block.get(name)]
         if kind == "text":
             return _text("\n\n".join([*named, text(source.get("data"), f"{at}.source.data")]))
         if kind == "content" and isinstance(source.get("content"), str):
@@ -242,7 +240,10 @@ class _Request:
         if kind == "base64":
             return {
                 "type": "file",
-                "file": {"filename": block.get("title") or "document", "file_data": _url(block, at)},
+                "file": {
+                    "filename": text(block.get("title") or "document", f"{at}.title"),
+                    "file_data": _url(block, at),
+                },
             }
         raise unmappable(f"{at}.source.type", f"a document from {kind!r} cannot be given to this model; send its text")
 

@@ -77,7 +77,7 @@ class _Request:
             self._warnings.append("store: answers are not stored here; 'store' of the answer is false")
         if body.get("truncation") == "auto":
             self._warnings.append("truncation: a conversation that is too long is refused here, never cut")
-        for wanted in body.get("include") or ():
+        for wanted in items(body.get("include") or [], "include"):
             self._warnings.append(f"include: {wanted!r} is not offered here")
         if body.get("instructions"):
             self._messages.append({"role": "system", "content": text(body["instructions"], "instructions")})
@@ -141,7 +141,7 @@ class _Request:
             case "message":
                 self._message(item, at)
             case "reasoning":
-                if self._thinking == "reasoning" and (said := _thoughts(item)):
+                if self._thinking == "reasoning" and (said := _thoughts(item, at)):
                     turn = self._turn()
                     turn["reasoning_content"] = turn.get("reasoning_content", "") + said
                 elif item.get("encrypted_content"):
@@ -225,10 +225,13 @@ def _listed(content: Any) -> list[Json]:
     return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
-def _thoughts(item: Json) -> str:
+def _thoughts(item: Json, at: str) -> str:
     """The reasoning's own text where there is one, else its summary."""
     for name, joint in (("content", ""), ("summary", "\n\n")):
-        said = [part["text"] for part in item.get(name) or () if isinstance(part, dict) and part.get("text")]
+        parts = items(item.get(name) or [], f"{at}.{name}")
+        said = [
+            text(fields(part, f"{at}.{name}.{n}").get("text"), f"{at}.{name}.{n}.text") for n, part in enumerate(parts)
+        ]
         if said:
             return joint.join(said)
     return ""
