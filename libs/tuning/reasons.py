@@ -1,0 +1,13 @@
+"""Why an option or a variable is refused, as the end of a sentence."""
+
+AGENT = "the agent sets it"
+STATED = "it is stated in the definition"
+FILE = "it reads or writes a file"
+FETCH = "it fetches from elsewhere"
+SECRET = "it is a credential"
+CODE = "it loads code"
+PICKLE = "some of its values load weights by running what is in them"
+DOOR = "it opens what only the agent may open"
+PROMPTS = "it writes down what people ask"
+ELSEWHERE = "it sends data elsewhere"
+SETTINGS = "it is a file or a JSON text that can set what may not be set by itself"
