@@ -10,6 +10,7 @@ from libs.events.library import LibraryVersion
 from libs.events.machine import Gpu
 from libs.events.model import Profile
 
+from .devices import Chosen, Lacking, choose, compute_capability
 from .hearing import Heard
 from .room import Free
 from .state import Machine
@@ -34,7 +35,13 @@ class Query(msgspec.Struct, frozen=True):
     free: Free
     gpus: list[Gpu]
     """Those it could be given."""
+    chosen: Chosen | Lacking | None
+    """Those it would be given; None: there are too few, or it needs none."""
     heard: Heard | None
+    regions: tuple[str, ...] = ()
+    """Where the licence of the weights lets them run; empty: anywhere."""
+    gang: str | None = None
+    """Why it can compute with no other machine, for a replica that spans several; None: it can, or need not."""
 
 
 def node(q: Query) -> str | None:
@@ -107,15 +114,66 @@ def gpu_class(q: Query) -> str | None:
     return f"has no GPU of class {wanted} (it has {has})"
 
 
+def compute(q: Query) -> str | None:
+    needs = compute_capability(q.profile.min_compute_capability)
+    if not needs or gpu_class(q) is not None:
+        return None
+    found = {g.compute_capability for g in _of_class(q) if compute_capability(g.compute_capability)}
+    # What a machine does not tell of its cards rejects nothing.
+    if not found or any((compute_capability(one) or ()) >= needs for one in found):
+        return None
+    has = ", ".join(sorted(str(one) for one in found))
+    return f"needs compute capability {q.profile.min_compute_capability}, its GPUs have {has}"
+
+
+def gpu_memory(q: Query) -> str | None:
+    needs = q.profile.min_gpu_memory_mb
+    if needs is None or q.profile.gpu_class is None or gpu_class(q) is not None:
+        return None
+    most = max((g.memory_total_mb for g in _of_class(q)), default=0)
+    return None if most >= needs else f"needs {needs} MB on each GPU, its GPUs of this class have {most} MB"
+
+
+def _of_class(q: Query) -> list[Gpu]:
+    return [g for g in q.machine.facts.gpus if g.gpu_class == q.profile.gpu_class]
+
+
 def gpus(q: Query) -> str | None:
     if q.profile.gpu_class is None or len(q.gpus) >= q.profile.gpus_per_node or gpu_class(q) is not None:
         return None
-    of_class = sum(g.gpu_class == q.profile.gpu_class for g in q.machine.facts.gpus)
-    unfit = of_class - q.free.gpus_held - len(q.gpus)
     return (
-        f"needs {q.profile.gpus_per_node} GPUs of class {q.profile.gpu_class}, {len(q.gpus)} free of {of_class}"
-        f" ({q.free.gpus_held} held by replicas, {max(0, unfit)} with problems or used by others)"
+        f"needs {q.profile.gpus_per_node} GPUs of class {q.profile.gpu_class}, {len(q.gpus)} free of"
+        f" {len(_of_class(q))} ({q.free.gpus_held} held by replicas, {_unfit(q)})"
     )
+
+
+def _unfit(q: Query) -> str:
+    """The cards nobody of ours holds and that cannot be given all the same, and why."""
+    sick = [g for g in _of_class(q) if g.problems]
+    foreign = q.heard.foreign_mb if q.heard is not None else {}
+    taken = [g for g in q.free.gpus if g.gpu_class == q.profile.gpu_class and foreign.get(g.uuid, 0) > FOREIGN_MB]
+    if not sick and not taken:
+        return "0 with problems or used by others"
+    said = [f"GPU {g.index}: {g.problems[0]}" for g in sick]
+    for g in taken:
+        holders = q.heard.foreign_holders.get(g.uuid, "processes that are not ours") if q.heard is not None else ""
+        said.append(f"GPU {g.index}: {holders} hold {foreign[g.uuid]} MB")
+    return f"{len(sick)} with problems, {len(taken)} used by others: " + "; ".join(said)
+
+
+def nvlink(q: Query) -> str | None:
+    return q.chosen.sentence if isinstance(q.chosen, Lacking) else None
+
+
+def region(q: Query) -> str | None:
+    where = q.machine.facts.labels.get("region")
+    if not q.regions or where in q.regions:
+        return None
+    return f"is in the region {where or 'that nobody stated'}; the licence allows {', '.join(q.regions)}"
+
+
+def fabric(q: Query) -> str | None:
+    return q.gang
 
 
 def disk(q: Query) -> str | None:
@@ -128,10 +186,14 @@ def disk(q: Query) -> str | None:
 
 
 def usable_gpus(profile: Profile, free: Free, heard: Heard | None) -> list[Gpu]:
-    """Free GPUs of the profile's class that others do not use either, by index."""
+    """Free GPUs of the profile's class, able enough, that others do not use either, by index."""
     if profile.gpu_class is None:
         return []
     found = [gpu for gpu in free.gpus if gpu.gpu_class == profile.gpu_class]
+    if (needs := compute_capability(profile.min_compute_capability)) is not None and needs:
+        found = [gpu for gpu in found if (compute_capability(gpu.compute_capability) or needs) >= needs]
+    if profile.min_gpu_memory_mb is not None:
+        found = [gpu for gpu in found if gpu.memory_total_mb >= profile.min_gpu_memory_mb]
     if heard is None or not heard.foreign_mb:
         return found
     return [gpu for gpu in found if heard.foreign_mb.get(gpu.uuid, 0) <= FOREIGN_MB]
@@ -145,13 +207,18 @@ CHECKS: dict[str, Callable[[Query], str | None]] = {
     "labels": labels,
     "memory": memory,
     "cores": cores,
+    "region": region,
     "gpu_class": gpu_class,
+    "compute_capability": compute,
+    "gpu_memory": gpu_memory,
     "gpus": gpus,
+    "nvlink": nvlink,
+    "fabric": fabric,
     "disk": disk,
 }
 """By the name under which rejections are counted."""
 
-CHANGING = frozenset({"gpus", "disk"})
+CHANGING = frozenset({"gpus", "nvlink", "disk"})
 """Checks whose outcome may change without an event: they look at telemetry too."""
 
 
@@ -165,3 +232,24 @@ def rejections(query: Query) -> dict[str, str]:
             if check is node:
                 break
     return found
+
+
+def query(
+    machine: Machine,
+    profile: Profile,
+    *,
+    source: str,
+    weights: str | None,
+    version: LibraryVersion | None,
+    mirrors: int,
+    free: Free,
+    heard: Heard | None,
+    regions: tuple[str, ...],
+    gang: str | None,
+) -> Query:
+    """With the GPUs it would be given."""
+    usable = usable_gpus(profile, free, heard)
+    chosen = None
+    if profile.gpu_class is not None and usable and len(usable) >= profile.gpus_per_node:
+        chosen = choose(machine.facts, usable, profile.gpus_per_node, profile.gpu_class)
+    return Query(machine, profile, source, weights, version, mirrors, free, usable, chosen, heard, regions, gang)

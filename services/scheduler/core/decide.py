@@ -4,25 +4,50 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from libs.events import Command, Event, tag_of
 from libs.events.commands import (
+    CapRack,
     CordonNode,
     DefineModel,
     DrainNode,
+    LendNode,
+    PromoteModel,
+    ReclaimNode,
     RemoveModel,
     RestartModel,
+    RollBackModel,
     ScaleModel,
+    StartModel,
+    StartSystem,
+    StopModel,
+    StopSystem,
     UncordonNode,
+    WakeModel,
 )
-from libs.events.model import ModelDefined, ModelRemoved, ModelScaled, ModelUnparked
-from libs.events.node import NodeCordoned, NodeDrained, NodeUncordoned
+from libs.events.model import (
+    ModelDefined,
+    ModelPromoted,
+    ModelRemoved,
+    ModelRestarted,
+    ModelRolledBack,
+    ModelScaled,
+    ModelStarted,
+    ModelStopped,
+    ModelUnparked,
+    ModelWoken,
+)
+from libs.events.node import NodeCordoned, NodeDrained, NodeLent, NodeReclaimed, NodeUncordoned
 from libs.events.refusal import Refused
+from libs.events.system import RackCapped, SystemStarted, SystemStopped
 
 from .catalog import fingerprint, problems, scaling_problems
 from .state import Machine, Model, State
+
+ASKED_AGAIN = timedelta(minutes=1)
+"""A wake said again within so long of the last is not worth another line in the log."""
 
 
 def decide(state: State, command: Command, command_id: str, now: datetime) -> Event | None:
@@ -64,7 +89,7 @@ def _define(state: State, command: DefineModel, now: datetime) -> Event | None:
     if found:
         raise Refused(found)
     model = state.facts.models.get(command.spec.name)
-    if model is not None and not model.removed and model.spec == command.spec:
+    if model is not None and not model.removed and model.declared == command.spec:
         return None
     return ModelDefined(at=now, model=command.spec.name, spec=command.spec, fingerprint=fingerprint(command.spec))
 
@@ -78,16 +103,82 @@ def _scale(state: State, command: ScaleModel, now: datetime) -> Event | None:
     found = list(scaling_problems(command.scaling, "scaling."))
     if found:
         raise Refused(found)
-    if model.spec.scaling == command.scaling:
+    if model.spec.scaling == command.scaling and model.stopped is None and model.scaled is None:
         return None
     return ModelScaled(at=now, model=model.name, scaling=command.scaling)
 
 
 def _restart(state: State, command: RestartModel, now: datetime) -> Event | None:
     model = model_named(state, command.model)
-    if model.parked is None and model.retry_at is None:
+    if model.parked is not None or model.retry_at is not None:
+        return ModelUnparked(at=now, model=model.name)
+    if not any(r.phase in ("placed", "ready") for r in state.replicas_of(model.name)):
         return None
-    return ModelUnparked(at=now, model=model.name)
+    return ModelRestarted(at=now, model=model.name, in_place=command.in_place, reason=command.reason)
+
+
+def _stop(state: State, command: StopModel, now: datetime) -> Event | None:
+    model = model_named(state, command.model)
+    if model.stopped == command.reason:
+        return None
+    return ModelStopped(at=now, model=model.name, reason=command.reason)
+
+
+def _start(state: State, command: StartModel, now: datetime) -> Event | None:
+    model = model_named(state, command.model)
+    return ModelStarted(at=now, model=model.name) if model.stopped is not None else None
+
+
+def _wake(state: State, command: WakeModel, now: datetime) -> Event | None:
+    model = model_named(state, command.model)
+    if model.stopped is not None:
+        raise Refused.one("model", f"{model.name} is stopped by an administrator{_because(model.stopped)}: start it")
+    if state.facts.stopped is not None:
+        raise Refused.one("model", f"the system is stopped{_because(state.facts.stopped)}: start it")
+    if not model.spec.scaling.on_demand:
+        return None
+    if model.awake and model.asked_at is not None and now - model.asked_at < ASKED_AGAIN:
+        return None
+    return ModelWoken(at=now, model=model.name)
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _promote(state: State, command: PromoteModel, now: datetime) -> Event | None:
+    model = model_named(state, command.model)
+    if model.trial is None:
+        raise Refused.one("model", f"no definition of {model.name} is on trial: there is nothing to promote")
+    reason = command.reason or "promoted by hand"
+    return ModelPromoted(at=now, model=model.name, fingerprint=model.trial.fingerprint, reason=reason)
+
+
+def _roll_back(state: State, command: RollBackModel, now: datetime) -> Event | None:
+    model = model_named(state, command.model)
+    if model.trial is None:
+        raise Refused.one("model", f"no definition of {model.name} is on trial: there is nothing to roll back")
+    reason = command.reason or "rolled back by hand"
+    return ModelRolledBack(at=now, model=model.name, fingerprint=model.trial.fingerprint, reason=reason)
+
+
+def _stop_system(state: State, command: StopSystem, now: datetime) -> Event | None:
+    return SystemStopped(at=now, reason=command.reason) if state.facts.stopped != command.reason else None
+
+
+def _start_system(state: State, command: StartSystem, now: datetime) -> Event | None:
+    return SystemStarted(at=now) if state.facts.stopped is not None else None
+
+
+def _cap_rack(state: State, command: CapRack, now: datetime) -> Event | None:
+    racks = {machine.facts.labels.get("rack") or name for name, machine in state.facts.machines.items()}
+    if command.rack not in racks and command.rack not in state.facts.rack_watts:
+        raise Refused.one("rack", _known("rack", command.rack, racks))
+    if command.watts is not None and command.watts < 0:
+        raise Refused.one("watts", f"{command.watts} W: state 0 or more, or nothing for no limit")
+    if state.facts.rack_watts.get(command.rack) == command.watts:
+        return None
+    return RackCapped(at=now, rack=command.rack, watts=command.watts)
 
 
 def _cordon(state: State, command: CordonNode, now: datetime) -> Event | None:
@@ -110,6 +201,19 @@ def _uncordon(state: State, command: UncordonNode, now: datetime) -> Event | Non
     return NodeUncordoned(at=now, machine_id=command.machine_id)
 
 
+def _lend(state: State, command: LendNode, now: datetime) -> Event | None:
+    machine = _machine_named(state, command.machine_id)
+    if machine.mode == "lent" and machine.reason == command.to:
+        return None
+    return NodeLent(at=now, machine_id=command.machine_id, to=command.to)
+
+
+def _reclaim(state: State, command: ReclaimNode, now: datetime) -> Event | None:
+    if _machine_named(state, command.machine_id).mode != "lent":
+        return None
+    return NodeReclaimed(at=now, machine_id=command.machine_id)
+
+
 _COMMANDS: dict[type[Command], Callable[[State, Any, datetime], Event | None]] = {
     DefineModel: _define,
     RemoveModel: _remove,
@@ -118,4 +222,14 @@ _COMMANDS: dict[type[Command], Callable[[State, Any, datetime], Event | None]] =
     CordonNode: _cordon,
     DrainNode: _drain,
     UncordonNode: _uncordon,
+    LendNode: _lend,
+    ReclaimNode: _reclaim,
+    StopModel: _stop,
+    StartModel: _start,
+    WakeModel: _wake,
+    PromoteModel: _promote,
+    RollBackModel: _roll_back,
+    StopSystem: _stop_system,
+    StartSystem: _start_system,
+    CapRack: _cap_rack,
 }

@@ -5,27 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from libs.events import Event
 from libs.events.leadership import SchedulerElected
 from libs.events.library import MirrorServing, VersionAdded, VersionRemoved
 from libs.events.machine import MachineRegistered
-from libs.events.model import (
-    ModelDefined,
-    ModelEvent,
-    ModelParked,
-    ModelRemoved,
-    ModelScaled,
-    ModelUnparked,
-    ModelUnplaced,
+from libs.events.model import ModelEvent
+from libs.events.node import (
+    NodeCordoned,
+    NodeDrained,
+    NodeJoined,
+    NodeLent,
+    NodeLost,
+    NodeReclaimed,
+    NodeReturned,
+    NodeUncordoned,
 )
-from libs.events.node import NodeCordoned, NodeDrained, NodeJoined, NodeLost, NodeReturned, NodeUncordoned
 from libs.events.replica import ReplicaEvent
 from libs.events.shard import ShardEvent
+from libs.events.system import RackCapped, SystemStarted, SystemStopped
 
+from .models import FOLDS as MODELS
 from .replicas import FOLDS as REPLICAS
-from .state import Machine, Model, State, Story
+from .state import Machine, State
 
 
 def evolve(state: State, event: Event, position: int) -> State:
@@ -54,9 +55,13 @@ def _registered(state: State, event: MachineRegistered, position: int) -> None:
             facts=event, registered=position, position=position, here_since=event.at
         )
     else:
+        before = machine.facts
         machine.facts, machine.registered = event, position
+        if before.gpus != event.gpus:
+            # A card that fell ill is left, one that healed may be used.
+            _touch_machine(state, event.machine_id, position)
     state.stirred[event.machine_id] = position
-    state.room = position
+    state.room = state.registered = position
 
 
 def _touch_machine(state: State, machine_id: str, position: int) -> None:
@@ -101,12 +106,43 @@ def _drained(machine: Machine, event: NodeDrained) -> None:
     machine.mode, machine.reason = "drained", event.reason
 
 
-def _uncordoned(machine: Machine, event: NodeUncordoned) -> None:
+def _uncordoned(machine: Machine, event: NodeUncordoned | NodeReclaimed) -> None:
     machine.mode, machine.reason = "open", ""
+
+
+def _lent(machine: Machine, event: NodeLent) -> None:
+    machine.mode, machine.reason = "lent", event.to
 
 
 def _elected(state: State, event: SchedulerElected, position: int) -> None:
     state.election = position
+
+
+# the system
+
+
+def _touch_all(state: State, position: int) -> None:
+    state.room = position
+    for model in state.facts.models.values():
+        model.touched = position
+
+
+def _stopped(state: State, event: SystemStopped, position: int) -> None:
+    state.facts.stopped = event.reason
+    _touch_all(state, position)
+
+
+def _started(state: State, event: SystemStarted, position: int) -> None:
+    state.facts.stopped = None
+    _touch_all(state, position)
+
+
+def _rack(state: State, event: RackCapped, position: int) -> None:
+    if event.watts is None:
+        state.facts.rack_watts.pop(event.rack, None)
+    else:
+        state.facts.rack_watts[event.rack] = event.watts
+    state.room = position
 
 
 # the library
@@ -142,71 +178,6 @@ def _mirror(state: State, event: MirrorServing, position: int) -> None:
     state.room = state.everywhere = position
 
 
-# models
-
-
-def _defined(state: State, event: ModelDefined, position: int) -> None:
-    model = state.facts.models.get(event.model)
-    if model is None:
-        state.facts.models[event.model] = Model(
-            name=event.model,
-            spec=event.spec,
-            fingerprint=event.fingerprint,
-            born=position,
-            created_at=event.at,
-            touched=position,
-        )
-        state.of_model.setdefault(event.model, {})
-        state.stories[event.model] = Story()
-        return
-    if model.removed:
-        model.created_at = event.at
-    model.spec, model.fingerprint, model.removed = event.spec, event.fingerprint, False
-    _forgive(model)
-    model.unplaced = None
-    model.touched = position
-
-
-def _forgive(model: Model) -> None:
-    model.failures, model.failed_at, model.last_failure = 0, None, ""
-    model.retry_at, model.parked, model.failed_on = None, None, {}
-
-
-def _model(change: Callable[[Model, Any], None]) -> Callable[[State, Any, int], None]:
-    def fold(state: State, event: Any, position: int) -> None:
-        model = state.facts.models.get(event.model)
-        if model is not None:
-            change(model, event)
-            model.touched = position
-
-    return fold
-
-
-def _scaled(model: Model, event: ModelScaled) -> None:
-    model.spec = msgspec.structs.replace(model.spec, scaling=event.scaling)
-    model.unplaced = None
-
-
-def _unplaced(model: Model, event: ModelUnplaced) -> None:
-    model.unplaced = event.explanation
-
-
-def _parked(model: Model, event: ModelParked) -> None:
-    model.parked = event.reason
-
-
-def _unparked(model: Model, event: ModelUnparked) -> None:
-    _forgive(model)
-
-
-def _removed(state: State, event: ModelRemoved, position: int) -> None:
-    model = state.facts.models.get(event.model)
-    if model is None:
-        return
-    model.removed, model.unplaced, model.touched = True, None, position
-    state.forget_if_over(model)
-
-
 _FOLDS: dict[type[Event], Callable[[State, Any, int], None]] = {
     SchedulerElected: _elected,
     MachineRegistered: _registered,
@@ -216,14 +187,14 @@ _FOLDS: dict[type[Event], Callable[[State, Any, int], None]] = {
     NodeCordoned: _node(_cordoned),
     NodeDrained: _node(_drained),
     NodeUncordoned: _node(_uncordoned),
+    NodeLent: _node(_lent),
+    NodeReclaimed: _node(_uncordoned),
+    SystemStopped: _stopped,
+    SystemStarted: _started,
+    RackCapped: _rack,
     VersionAdded: _version_added,
     VersionRemoved: _version_removed,
     MirrorServing: _mirror,
-    ModelDefined: _defined,
-    ModelScaled: _model(_scaled),
-    ModelRemoved: _removed,
-    ModelUnplaced: _model(_unplaced),
-    ModelParked: _model(_parked),
-    ModelUnparked: _model(_unparked),
+    **MODELS,
     **REPLICAS,
 }

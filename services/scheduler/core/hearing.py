@@ -25,6 +25,8 @@ class Heard(msgspec.Struct, frozen=True):
     """Of its roomiest filesystem."""
     foreign_mb: Mapping[str, int] = {}
     """GPU UUID to memory held there by processes that are not ours."""
+    foreign_holders: Mapping[str, str] = {}
+    """GPU UUID to who they are: ``process 4242``."""
 
     @property
     def present(self) -> bool:

@@ -4,156 +4,278 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from libs.events.explanation import MOST_CANDIDATES, Candidate, Explanation
-from libs.events.model import Profile
+from libs.events.model import ModelSpec, Profile
 
-from .checks import Query, rejections, usable_gpus
+from .candidates import WORTH, Fit, Need, Table, Tables, look, need
+from .checks import CHECKS
+from .gangs import Gang, best_gang
 from .hearing import Hearing
-from .room import Room, usable_memory_mb
+from .power import watts_of
+from .room import Room, rack_of
 from .state import Machine, Model, State
 
 SHOWN_WHEN_PLACED = 16
 """Candidates kept of a choice that was made; of one that could not be made all ``MOST_CANDIDATES`` are."""
 
-WORTH = {"weights": 3.0, "history": 2.0, "spread": 3.0, "fit": 1.0}
-"""What a score part counts for: weights already there save minutes, and replicas on one node fail together, which
-weighs more than that one failed there lately until it has failed four times."""
+
+class Spot(msgspec.Struct, frozen=True):
+    """What one shard gets."""
+
+    machine_id: str
+    devices: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
 
 
 class Placing(msgspec.Struct, frozen=True):
-    """The choice. ``machine_id`` is None if nothing fits."""
+    """The choice: a spot for each shard, the leading one first. There is none if nothing fits."""
 
     explanation: Explanation
-    machine_id: str | None = None
+    spots: tuple[Spot, ...] = ()
     profile: Profile | None = None
-    devices: tuple[str, ...] = ()
     weights: str = ""
+    domain: str | None = None
+    fabric: str | None = None
+
+    @property
+    def machine_id(self) -> str | None:
+        return self.spots[0].machine_id if self.spots else None
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return self.spots[0].devices if self.spots else ()
 
 
-class _Option(msgspec.Struct, frozen=True):
+class Ranked(msgspec.Struct, frozen=True):
     machine_id: str
-    profile: Profile
-    devices: tuple[str, ...]
+    fit: Fit
     scores: dict[str, float]
     total: float
 
-    @property
-    def rank(self) -> tuple[float, str]:
-        """The best is the least."""
-        return -self.total, self.machine_id
 
+class _Asked(msgspec.Struct, frozen=True):
+    """One profile, and what every machine said to it."""
 
-class _Turned(msgspec.Struct):
-    """Who was turned away and why."""
-
-    candidates: list[Candidate]
-    nodes: dict[str, set[str]]
-    """Check to machine ids."""
-    examples: dict[str, str]
-    """Check to the first sentence it gave."""
-
-    def add(self, machine_id: str, profile: Profile, reasons: dict[str, str]) -> None:
-        for check, sentence in reasons.items():
-            self.nodes.setdefault(check, set()).add(machine_id)
-            self.examples.setdefault(check, f"{machine_id}: {sentence}")
-        if len(self.candidates) < MOST_CANDIDATES:
-            self.candidates.append(
-                Candidate(machine_id=machine_id, profile=profile.name, rejected=tuple(reasons.values()))
-            )
-
-    def counted(self) -> dict[str, int]:
-        return {check: len(nodes) for check, nodes in self.nodes.items()}
+    profile: Profile
+    fits: Mapping[str, Fit]
+    turned: Mapping[str, Mapping[str, str]]
+    counts: Mapping[str, int] | None = None
+    """Check to machines it turned away, where that is known without counting."""
 
 
 class Search:
-    """For a place for replicas of one model, one after another.
+    """For places for replicas of one definition, one after another."""
 
-    What was found out about a machine holds until one is placed there.
-    """
-
-    def __init__(self, state: State, model: Model, room: Room, hearing: Hearing | None) -> None:
+    def __init__(
+        self,
+        state: State,
+        model: Model,
+        room: Room,
+        hearing: Hearing | None,
+        tables: Tables | None = None,
+        spec: ModelSpec | None = None,
+        profiles: Collection[str] | None = None,
+    ) -> None:
+        """``spec``: the definition, if not the one in force; ``profiles``: only those."""
         self._state = state
         self._model = model
         self._room = room
         self._hearing = hearing
-        self._weights = state.weights_of(model.spec)
-        self._version = state.facts.versions.get(self._weights) if self._weights else None
-        self._profiles = sorted(model.spec.profiles, key=lambda p: -p.priority)
-        self._known: dict[str, dict[str, _Option | dict[str, str]]] = {p.name: {} for p in self._profiles}
-        self._here: Counter[str] = Counter()
-        for replica in state.of_model.get(model.name, {}).values():
-            if replica.phase in ("placed", "ready"):
-                self._here.update(replica.machines)
-
-    def placed(self, machine_id: str) -> None:
-        """One was placed there: look at that machine anew."""
-        for known in self._known.values():
-            known.pop(machine_id, None)
+        self._tables = tables if tables is not None else Tables()
+        self._spec = spec if spec is not None else model.spec
+        self._profiles = sorted(
+            (p for p in self._spec.profiles if profiles is None or p.name in profiles), key=lambda p: -p.priority
+        )
 
     def best(self) -> Placing:
-        """Choose a machine for one more replica.
+        """Choose machines for one more replica.
 
         Profiles are tried from the highest priority down; the first that fits anywhere is taken. Among equally
         good machines the first by id is taken, so that the same log gives the same choice.
         """
-        turned = _Turned([], {}, {})
-        machines = self._state.facts.machines
+        asked: list[_Asked] = []
         for profile in self._profiles:
-            known = self._known[profile.name]
-            options: list[_Option] = []
-            for machine_id, machine in machines.items():
-                found = known.get(machine_id)
-                if found is None:
-                    found = known[machine_id] = self._look(machine_id, machine, profile)
-                if isinstance(found, _Option):
-                    options.append(found)
-                else:
-                    turned.add(machine_id, profile, found)
-            if options:
-                return _chosen(options, turned, len(machines), self._weights or "")
-        return Placing(explanation=_nowhere(turned, len(machines)))
+            wanted = need(self._state, self._spec, profile)
+            table = self._tables.of(wanted)
+            table.refresh(self._state, self._room, self._hearing)
+            found = self._choose(profile, wanted, asked, table)
+            if found is not None:
+                return found
+        return Placing(explanation=_nowhere(asked, len(self._state.facts.machines)))
 
-    def _look(self, machine_id: str, machine: Machine, profile: Profile) -> _Option | dict[str, str]:
-        heard = self._hearing.get(machine_id) if self._hearing is not None else None
-        free = self._room.free(machine)
-        query = Query(
-            machine=machine,
-            profile=profile,
-            source=(self._model.spec.source or "").removeprefix("library:"),
-            weights=self._weights,
-            version=self._version,
-            mirrors=len(self._state.facts.mirrors),
-            free=free,
-            gpus=usable_gpus(profile, free, heard),
-            heard=heard,
-        )
-        return rejections(query) or self._option(machine_id, query)
+    def supposing(self, gone: Collection[str], machines: Iterable[str]) -> list[Placing]:
+        """Choices there would be on these machines if shards were gone: for each profile that fits, at most 16."""
+        room = self._room.supposing(gone)
+        found: list[Placing] = []
+        for profile in self._profiles:
+            wanted = need(self._state, self._spec, profile)
+            fits: dict[str, Fit] = {}
+            if profile.nodes > 1:
+                table = self._tables.of(wanted)
+                table.refresh(self._state, self._room, self._hearing)
+                fits.update(table.fits)
+            for machine_id in machines:
+                machine = self._state.facts.machines.get(machine_id)
+                entry = look(self._state, machine, wanted, room, self._hearing) if machine is not None else None
+                if isinstance(entry, Fit):
+                    fits[machine_id] = entry
+            asked = _Asked(profile, self._within_power(fits, {}, room), {})
+            if profile.nodes > 1:
+                gang = self._gang(asked)
+                if isinstance(gang, Gang):
+                    found.append(self._together(gang, asked, [asked], wanted))
+            else:
+                for one in self._ranked(asked.fits, SHOWN_WHEN_PLACED):
+                    found.append(self._alone(one, [one], asked, [asked], wanted))
+        return found
 
-    def _option(self, machine_id: str, query: Query) -> _Option:
-        machine, profile, gpus = query.machine, query.profile, query.gpus
-        if profile.gpu_class is None:
-            usable = usable_memory_mb(machine.facts.memory_total_mb)
-            # The emptiest machine: engines on a CPU share its memory bandwidth.
-            fit = max(0.0, (query.free.memory_mb - (profile.memory_mb or 0)) / usable) if usable else 0.0
-        else:
-            # The fullest machine: whole machines stay free for models that need them.
-            fit = 1.0 - (len(gpus) - profile.gpus_per_node) / max(1, len(machine.facts.gpus))
-        here = self._here[machine_id] + self._room.given_to(self._model.name)[machine_id]
-        scores = {
-            "weights": 1.0 if self._weights and self._weights in machine.weights else 0.0,
+    def _choose(self, profile: Profile, wanted: Need, asked: list[_Asked], table: Table) -> Placing | None:
+        while True:
+            turned: dict[str, Mapping[str, str]] = {}
+            fits = self._within_power(table.fits, turned, self._room)
+            one = _Asked(profile, fits, table.turned, table.counts)
+            if turned:
+                one = _Asked(profile, fits, {**table.turned, **turned})
+            if profile.nodes > 1:
+                gang = self._gang(one)
+                if not isinstance(gang, Gang):
+                    asked.append(_Asked(profile, {}, {**one.turned, **gang}))
+                    return None
+                return self._together(gang, one, [*asked, one], wanted)
+            ranked = self._ranked(one.fits, SHOWN_WHEN_PLACED)
+            if not ranked:
+                asked.append(one)
+                return None
+            if self._hearing is None or table.again(self._state, ranked[0].machine_id, self._room, self._hearing):
+                fresh = table.fits[ranked[0].machine_id]
+                best = msgspec.structs.replace(ranked[0], fit=fresh)
+                return self._alone(best, ranked, one, [*asked, one], wanted)
+
+    def _within_power(
+        self, fits: Mapping[str, Fit], turned: dict[str, Mapping[str, str]], room: Room
+    ) -> Mapping[str, Fit]:
+        """Without those whose rack may not draw what the GPUs would; they are added to ``turned``."""
+        caps = self._state.facts.rack_watts
+        if not caps:
+            return fits
+        within: dict[str, Fit] = {}
+        for machine_id, fit in fits.items():
+            machine = self._state.facts.machines[machine_id]
+            rack = rack_of(machine)
+            needs = sum(watts_of(gpu) for gpu in machine.facts.gpus if gpu.uuid in fit.devices)
+            if rack not in caps or not needs or (drawn := room.rack_watts(rack)) + needs <= caps[rack]:
+                within[machine_id] = fit
+            else:
+                left = max(0, caps[rack] - drawn)
+                turned[machine_id] = {"power": f"needs {needs} W, {left} W left of the {caps[rack]} W of rack {rack}"}
+        return within
+
+    # one machine
+
+    def _ranked(self, fits: Mapping[str, Fit], most: int) -> list[Ranked]:
+        here, racks = self._company()
+        failed = self._model.failed_on
+        plain = WORTH["history"] + WORTH["spread"] + WORTH["racks"]
+        machines = self._state.facts.machines
+        totals: list[tuple[float, str]] = []
+        for machine_id, fit in fits.items():
+            if not racks and machine_id not in failed:
+                totals.append((-round(fit.total + plain, 6), machine_id))
+            else:
+                total = fit.total + sum(
+                    WORTH[part] * score
+                    for part, score in self._own_scores(machine_id, machines[machine_id], here, racks).items()
+                )
+                totals.append((-round(total, 6), machine_id))
+        return [
+            Ranked(
+                machine_id,
+                fits[machine_id],
+                {**self._own_scores(machine_id, machines[machine_id], here, racks), **fits[machine_id].scores},
+                -total,
+            )
+            for total, machine_id in heapq.nsmallest(most, totals)
+        ]
+
+    def _company(self) -> tuple[Counter[str], Counter[str]]:
+        """Machine and rack to shards of this model that are there."""
+        here: Counter[str] = Counter()
+        for replica in self._state.of_model.get(self._model.name, {}).values():
+            if replica.phase in ("placed", "ready"):
+                here.update(replica.machines)
+        here.update(self._room.given_to(self._model.name))
+        racks: Counter[str] = Counter()
+        for machine_id, shards in here.items():
+            machine = self._state.facts.machines.get(machine_id)
+            if machine is not None:
+                racks[rack_of(machine)] += shards
+        return here, racks
+
+    def _own_scores(
+        self, machine_id: str, machine: Machine, here: Mapping[str, int], racks: Mapping[str, int]
+    ) -> dict[str, float]:
+        """Those that depend on whose replica it is."""
+        return {
             "history": 1.0 / (1 + self._model.failed_on.get(machine_id, 0)),
-            "spread": 1.0 / (1 + here),
-            "fit": round(fit, 4),
+            "spread": 1.0 / (1 + here.get(machine_id, 0)),
+            "racks": 1.0 / (1 + racks.get(rack_of(machine), 0)),
         }
-        return _Option(
-            machine_id=machine_id,
-            profile=profile,
-            devices=tuple(gpu.uuid for gpu in gpus[: profile.gpus_per_node]),
-            scores=scores,
-            total=round(sum(WORTH[part] * score for part, score in scores.items()), 6),
+
+    def _alone(
+        self, best: Ranked, ranked: Sequence[Ranked], one: _Asked, asked: Sequence[_Asked], wanted: Need
+    ) -> Placing:
+        considered = len(self._state.facts.machines)
+        fitting = len(one.fits)
+        others = f"the best of {fitting} that could take it" if fitting > 1 else "the only one that could take it"
+        return Placing(
+            explanation=Explanation(
+                considered=considered,
+                rejected=_counted(asked),
+                candidates=_shown([(r.machine_id, r.scores) for r in ranked], one, asked),
+                chosen=(best.machine_id,),
+                summary=f"{best.machine_id} with the profile {one.profile.name}: {others}, of {considered} looked at",
+            ),
+            spots=(Spot(best.machine_id, best.fit.devices),),
+            profile=one.profile,
+            weights=wanted.weights or "",
+        )
+
+    # several machines
+
+    def _gang(self, one: _Asked) -> Gang | dict[str, dict[str, str]]:
+        ranked = self._ranked(one.fits, len(one.fits))
+        return best_gang(
+            self._state.fabrics(),
+            {r.machine_id: r.total for r in ranked},
+            {m: self._state.facts.machines[m].facts.labels.get("leaf", "") for m in one.fits},
+            one.profile.nodes,
+        )
+
+    def _together(self, gang: Gang, one: _Asked, asked: Sequence[_Asked], wanted: Need) -> Placing:
+        considered = len(self._state.facts.machines)
+        scores = {r.machine_id: r.scores for r in self._ranked(one.fits, len(one.fits))}
+        first = [(m, {**scores[m], **gang.scores[m]}) for m in gang.machines]
+        rest = [(m, s) for m, s in scores.items() if m not in gang.machines]
+        return Placing(
+            explanation=Explanation(
+                considered=considered,
+                rejected=_counted(asked),
+                candidates=_shown([*first, *rest][:SHOWN_WHEN_PLACED], one, asked),
+                chosen=gang.machines,
+                summary=(
+                    f"{', '.join(gang.machines)} with the profile {one.profile.name}, together {gang.where}: the best"
+                    f" of {len(one.fits)} that could take a part, of {considered} looked at"
+                ),
+            ),
+            spots=tuple(Spot(m, one.fits[m].devices, gang.adapters.get(m, ())) for m in gang.machines),
+            profile=one.profile,
+            weights=wanted.weights or "",
+            domain=gang.domain,
+            fabric=gang.fabric,
         )
 
 
@@ -162,35 +284,50 @@ def place(state: State, model: Model, room: Room, hearing: Hearing | None) -> Pl
     return Search(state, model, room, hearing).best()
 
 
-def _chosen(options: list[_Option], turned: _Turned, considered: int, weights: str) -> Placing:
-    ranked = heapq.nsmallest(SHOWN_WHEN_PLACED, options, key=lambda option: option.rank)
-    best = ranked[0]
-    shown = [Candidate(machine_id=o.machine_id, profile=o.profile.name, scores=o.scores) for o in ranked]
-    shown += turned.candidates[: SHOWN_WHEN_PLACED - len(shown)]
-    others = f"the best of {len(options)} that could take it" if len(options) > 1 else "the only one that could take it"
-    return Placing(
-        explanation=Explanation(
-            considered=considered,
-            rejected=turned.counted(),
-            candidates=tuple(shown),
-            chosen=(best.machine_id,),
-            summary=f"{best.machine_id} with the profile {best.profile.name}: {others}, of {considered} looked at",
-        ),
-        machine_id=best.machine_id,
-        profile=best.profile,
-        devices=best.devices,
-        weights=weights,
-    )
+def _counted(asked: Sequence[_Asked]) -> dict[str, int]:
+    """Check to machines it turned away, with any profile."""
+    if len(asked) == 1 and (counts := asked[0].counts) is not None:
+        return {check: counts[check] for check in CHECKS if counts.get(check)}
+    nodes: dict[str, set[str]] = {}
+    for one in asked:
+        for machine_id, reasons in one.turned.items():
+            for check in reasons:
+                nodes.setdefault(check, set()).add(machine_id)
+    return {check: len(nodes[check]) for check in (*CHECKS, *sorted(nodes.keys() - CHECKS.keys())) if check in nodes}
 
 
-def _nowhere(turned: _Turned, considered: int) -> Explanation:
+def _shown(
+    fitting: Sequence[tuple[str, dict[str, float]]], one: _Asked, asked: Sequence[_Asked]
+) -> tuple[Candidate, ...]:
+    shown = [Candidate(machine_id=m, profile=one.profile.name, scores=scores) for m, scores in fitting]
+    return (*shown, *_rejected(asked, SHOWN_WHEN_PLACED - len(shown)))
+
+
+def _rejected(asked: Sequence[_Asked], most: int) -> list[Candidate]:
+    found: list[Candidate] = []
+    for one in asked:
+        for machine_id in heapq.nsmallest(most - len(found), one.turned) if most > len(found) else ():
+            reasons = tuple(one.turned[machine_id].values())
+            found.append(Candidate(machine_id=machine_id, profile=one.profile.name, rejected=reasons))
+    return found
+
+
+def _nowhere(asked: Sequence[_Asked], considered: int) -> Explanation:
     if considered == 0:
-        summary = "no machine has registered yet"
-    else:
-        counted = turned.counted()
-        worst = sorted(counted, key=lambda check: -counted[check])
-        why = "; ".join(f"{check} turned away {counted[check]} ({turned.examples[check]})" for check in worst)
-        summary = f"none of {considered} machines can take it: {why}"
+        return Explanation(considered=0, summary="no machine has registered yet")
+    if not asked:
+        return Explanation(considered=considered, summary="the definition has no profile for it")
+    counted = _counted(asked)
+    examples: dict[str, str] = {}
+    for one in asked:
+        for machine_id in sorted(one.turned):
+            for check, sentence in one.turned[machine_id].items():
+                examples.setdefault(check, f"{machine_id}: {sentence}")
+    worst = sorted(counted, key=lambda check: (-counted[check], examples[check], check))
+    why = "; ".join(f"{check} turned away {counted[check]} ({examples[check]})" for check in worst)
     return Explanation(
-        considered=considered, rejected=turned.counted(), candidates=tuple(turned.candidates), summary=summary
+        considered=considered,
+        rejected=counted,
+        candidates=tuple(_rejected(asked, MOST_CANDIDATES)),
+        summary=f"none of {considered} machines can take it: {why}",
     )

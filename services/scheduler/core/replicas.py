@@ -29,6 +29,8 @@ from libs.events.shard import (
 
 from .state import ENDED, Model, Orphan, Replica, ReplicaPhase, Shard, ShardPhase, State
 
+LEAVING: frozenset[ReplicaPhase] = frozenset({"draining", "stopping", "failed"})
+
 WEIGHTS_REMEMBERED = 64
 """Versions remembered per machine; an agent's cache holds fewer."""
 
@@ -38,12 +40,14 @@ def _placed(state: State, event: ReplicaPlaced, position: int) -> None:
     if model is None:
         return
     # A placing is decided on the definition that stands: a profile that is gone would be a decision out of order.
-    profile = next((p for p in model.spec.profiles if p.name == event.profile), model.spec.profiles[0])
+    trial = model.trial
+    spec = trial.spec if trial is not None and trial.fingerprint == event.fingerprint else model.spec
+    profile = next((p for p in spec.profiles if p.name == event.profile), spec.profiles[0])
     replica = Replica(
         replica_id=event.replica_id,
         model=event.model,
         profile=profile,
-        context_length=model.spec.context_length,
+        context_length=spec.context_length,
         fingerprint=event.fingerprint,
         weights=event.weights,
         phase="placed",
@@ -56,6 +60,10 @@ def _placed(state: State, event: ReplicaPlaced, position: int) -> None:
         },
         explanation=event.explanation,
         reason=event.reason,
+        nvlink_domain=event.nvlink_domain,
+        fabric=event.fabric,
+        leader_port=event.leader_port,
+        allow_pickle=spec.allow_pickle,
     )
     state.facts.replicas[event.replica_id] = replica
     state.of_model[event.model][event.replica_id] = replica
@@ -71,6 +79,13 @@ def _phase(replica: Replica, phase: ReplicaPhase, at: datetime, position: int) -
     replica.phase, replica.since, replica.position = phase, at, position
 
 
+def _leaves(state: State, replica: Replica) -> None:
+    if replica.phase in LEAVING:
+        state.leaving[replica.replica_id] = replica
+    else:
+        state.leaving.pop(replica.replica_id, None)
+
+
 def _replica(change: Callable[[State, Model, Replica, Any, int], None]) -> Callable[[State, Any, int], None]:
     def fold(state: State, event: Any, position: int) -> None:
         replica = state.facts.replicas.get(event.replica_id)
@@ -78,6 +93,7 @@ def _replica(change: Callable[[State, Model, Replica, Any, int], None]) -> Calla
             model = state.facts.models[replica.model]
             model.touched = position
             change(state, model, replica, event, position)
+            _leaves(state, replica)
             for machine_id in replica.machines:
                 state.stirred[machine_id] = position
 
@@ -132,6 +148,7 @@ def _recovered(state: State, model: Model, replica: Replica, event: ReplicaRecov
 
 def _replica_stopped(state: State, event: ReplicaStopped, position: int) -> None:
     replica = state.facts.replicas.pop(event.replica_id, None)
+    state.leaving.pop(event.replica_id, None)
     state.room = position
     if replica is None:
         for machine in state.facts.machines.values():

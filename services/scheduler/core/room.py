@@ -10,6 +10,7 @@ import msgspec
 from libs.events.machine import Gpu
 from libs.events.replica import ShardPlacement
 
+from .power import watts_of
 from .state import Machine, State
 
 SYSTEM_SHARE = 0.05
@@ -30,20 +31,29 @@ class Free(msgspec.Struct, frozen=True):
 class Room:
     """What is free, less what this round of decisions has already given away.
 
-    A shard holds its room until its machine says that it is gone, whatever has been decided about it.
+    A shard holds its room until its machine says that it is gone, whatever has been decided about it. One room
+    serves for many rounds: ``begin`` forgets what a round gave away, and what was worked out about a machine holds
+    until something happens there.
     """
 
     def __init__(self, state: State, without: frozenset[str] = frozenset()) -> None:
         """``without``: shards supposed to be gone."""
-        self._state = state
+        self.state = state
         self._without = without
         self._given: dict[str, list[ShardPlacement]] = {}
         self._models: dict[str, Counter[str]] = {}
-        self._free: dict[str, Free] = {}
+        self._free: dict[str, tuple[int, Free]] = {}
+        self._watts: dict[str, int] | None = None
+
+    def begin(self) -> None:
+        """A new round: what the last one gave away stands in the log now, or was not done."""
+        for machine_id in self._given:
+            self._free.pop(machine_id, None)
+        self._given, self._models, self._watts = {}, {}, None
 
     def supposing(self, gone: Iterable[str]) -> Room:
         """The room there would be if these shards were gone too."""
-        other = Room(self._state, self._without | frozenset(gone))
+        other = Room(self.state, self._without | frozenset(gone))
         other._given, other._models = self._given, self._models
         return other
 
@@ -51,32 +61,55 @@ class Room:
         self._given.setdefault(shard.machine_id, []).append(shard)
         self._free.pop(shard.machine_id, None)
         self._models.setdefault(model, Counter())[shard.machine_id] += 1
+        self._watts = None
 
     def given_to(self, model: str) -> Counter[str]:
         """Machine id to shards of this model given room in this round."""
         return self._models.get(model, Counter())
 
-    def _holders(self, machine_id: str) -> Iterator[ShardPlacement]:
-        for shard_id, shard in self._state.held.get(machine_id, {}).items():
+    def version(self, machine_id: str) -> tuple[int, int]:
+        """Changes whenever what is free on a machine may have."""
+        return self.state.stirred.get(machine_id, 0), len(self._given.get(machine_id, ()))
+
+    def holders(self, machine_id: str) -> Iterator[ShardPlacement]:
+        for shard_id, shard in self.state.held.get(machine_id, {}).items():
             if shard_id not in self._without:
                 yield shard
         yield from self._given.get(machine_id, ())
 
     def free(self, machine: Machine) -> Free:
         facts = machine.facts
+        stirred = self.state.stirred.get(facts.machine_id, 0)
         known = self._free.get(facts.machine_id)
-        if known is not None:
-            return known
+        if known is not None and known[0] == stirred:
+            return known[1]
         cores, memory_mb = facts.cpu_count, usable_memory_mb(facts.memory_total_mb)
         held: set[str] = set()
-        for shard in self._holders(facts.machine_id):
+        for shard in self.holders(facts.machine_id):
             cores -= shard.cores
             memory_mb -= shard.memory_mb
             held.update(shard.devices)
         gpus = [gpu for gpu in facts.gpus if gpu.uuid not in held and not gpu.problems]
         gpus.sort(key=lambda gpu: gpu.index)
-        free = self._free[facts.machine_id] = Free(cores, memory_mb, tuple(gpus), len(held))
+        free = Free(cores, memory_mb, tuple(gpus), len(held))
+        self._free[facts.machine_id] = stirred, free
         return free
+
+    def rack_watts(self, rack: str) -> int:
+        """What the GPUs of a rack that hold replicas may draw together."""
+        if self._watts is None:
+            self._watts = {}
+            for machine_id, machine in self.state.facts.machines.items():
+                where = rack_of(machine)
+                held = {device for shard in self.holders(machine_id) for device in shard.devices}
+                drawn = sum(watts_of(gpu) for gpu in machine.facts.gpus if gpu.uuid in held)
+                self._watts[where] = self._watts.get(where, 0) + drawn
+        return self._watts.get(rack, 0)
+
+
+def rack_of(machine: Machine) -> str:
+    """A machine without the label is a rack of its own."""
+    return machine.facts.labels.get("rack") or machine.facts.machine_id
 
 
 def usable_memory_mb(total_mb: int) -> int:

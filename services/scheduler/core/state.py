@@ -15,9 +15,11 @@ from libs.events.machine import MachineRegistered
 from libs.events.model import ModelSpec, Profile
 from libs.events.replica import ShardPlacement
 
+from .fabrics import Fabrics
+
 ShardPhase = Literal["wanted", "starting", "loading", "ready", "failed", "stopped"]
 ReplicaPhase = Literal["placed", "ready", "draining", "stopping", "failed", "lost"]
-NodeMode = Literal["open", "cordoned", "drained"]
+NodeMode = Literal["open", "cordoned", "drained", "lent"]
 
 ENDED: frozenset[ShardPhase] = frozenset({"failed", "stopped"})
 
@@ -67,6 +69,10 @@ class Replica(msgspec.Struct, omit_defaults=True):
     ready_at: datetime | None = None
     url: str = ""
     reason: str = ""
+    nvlink_domain: str | None = None
+    fabric: str | None = None
+    leader_port: int = 0
+    allow_pickle: bool = False
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -76,6 +82,15 @@ class Replica(msgspec.Struct, omit_defaults=True):
     def gone(self) -> bool:
         """Nothing of it is left anywhere."""
         return all(shard.ended for shard in self.shards.values())
+
+
+class Trial(msgspec.Struct, omit_defaults=True):
+    """A changed definition that runs beside the one in force until it is judged."""
+
+    spec: ModelSpec
+    fingerprint: str
+    since: datetime
+    position: int
 
 
 class Model(msgspec.Struct, omit_defaults=True):
@@ -103,6 +118,25 @@ class Model(msgspec.Struct, omit_defaults=True):
     parked: str | None = None
     """Why no more starts are tried."""
     unplaced: Explanation | None = None
+    stopped: str | None = None
+    """Why an administrator stopped it; None: it is not stopped."""
+    scaled: int | None = None
+    """What autoscaling last decided on; None: it has not yet."""
+    scaled_at: datetime | None = None
+    awake: bool = False
+    """An on-demand model is wanted."""
+    asked_at: datetime | None = None
+    """When it was woken, or asked for again."""
+    restarted: int = 0
+    """Sequence of the last restart by hand: older replicas are replaced."""
+    in_place: bool = False
+    """That restart stops each before its successor starts."""
+    trial: Trial | None = None
+
+    @property
+    def declared(self) -> ModelSpec:
+        """What an administrator last asked for, on trial or in force."""
+        return self.trial.spec if self.trial is not None else self.spec
 
 
 class Orphan(msgspec.Struct, omit_defaults=True):
@@ -148,6 +182,10 @@ class Facts(msgspec.Struct, omit_defaults=True):
     """Name to the versions that can be had, the newest last."""
     mirrors: dict[str, str] = {}
     """Mirror id to base URL."""
+    stopped: str | None = None
+    """Why the whole system is stopped; None: it is not."""
+    rack_watts: dict[str, int] = {}
+    """What the GPUs of a rack may draw together, where that is limited."""
 
 
 class Story:
@@ -162,7 +200,20 @@ class Story:
 class State:
     """The facts, and what is kept beside them to find things fast. Everything else here follows from the facts."""
 
-    __slots__ = ("election", "everywhere", "facts", "held", "of_model", "position", "room", "stirred", "stories")
+    __slots__ = (
+        "_fabrics",
+        "election",
+        "everywhere",
+        "facts",
+        "held",
+        "leaving",
+        "of_model",
+        "position",
+        "registered",
+        "room",
+        "stirred",
+        "stories",
+    )
 
     def __init__(self) -> None:
         self.facts = Facts()
@@ -180,6 +231,18 @@ class State:
         self.everywhere = 0
         """Sequence of the last event that concerns every machine: where weights are served."""
         self.stories: dict[str, Story] = {}
+        self.leaving: dict[str, Replica] = {}
+        """Replicas on their way out, whose room is still held."""
+        self.registered = 0
+        """Sequence of the last event that says what a machine is made of."""
+        self._fabrics: tuple[int, Fabrics] | None = None
+
+    def fabrics(self) -> Fabrics:
+        """Which machines can compute together."""
+        if self._fabrics is None or self._fabrics[0] != self.registered:
+            facts = {machine_id: machine.facts for machine_id, machine in self.facts.machines.items()}
+            self._fabrics = self.registered, Fabrics(facts)
+        return self._fabrics[1]
 
     def hash(self) -> str:
         return state_hash(self.facts)

@@ -8,12 +8,20 @@ from typing import Any
 
 from libs.events import Event, tag_of
 from libs.events.model import (
+    ModelAutoscaled,
     ModelDefined,
     ModelParked,
+    ModelPromoted,
     ModelRemoved,
+    ModelRestarted,
+    ModelRolledBack,
     ModelScaled,
+    ModelSlept,
+    ModelStarted,
+    ModelStopped,
     ModelUnparked,
     ModelUnplaced,
+    ModelWoken,
 )
 from libs.events.questions import Happening, ModelExplained
 from libs.events.replica import (
@@ -28,6 +36,7 @@ from libs.events.replica import (
 )
 from libs.events.shard import ShardAdopted, ShardFailed, ShardLoading, ShardReady, ShardStarting, ShardStopped
 
+from .demand import wanted
 from .hearing import Hearing
 from .placement import place
 from .room import Room
@@ -50,6 +59,14 @@ _SENTENCES: dict[type[Event], Callable[[Any], str]] = {
     ModelUnplaced: lambda e: f"one more is wanted and nothing fits: {e.explanation.summary}",
     ModelParked: lambda e: f"parked, no more starts are tried: {e.reason}",
     ModelUnparked: lambda e: "starts are tried again",
+    ModelStopped: lambda e: "stopped by an administrator" + _because(e.reason),
+    ModelStarted: lambda e: "started again",
+    ModelRestarted: lambda e: f"restarted {'in place' if e.in_place else 'one by one'}" + _because(e.reason),
+    ModelWoken: lambda e: "somebody asks for it: it is wanted",
+    ModelSlept: lambda e: f"goes to sleep: {e.reason}",
+    ModelAutoscaled: lambda e: f"{e.replicas} wanted instead of {e.before}: {e.reason}",
+    ModelPromoted: lambda e: f"the definition {e.fingerprint} passed its trial: {e.reason}",
+    ModelRolledBack: lambda e: f"the definition {e.fingerprint} is dropped: {e.reason}",
     ReplicaPlaced: lambda e: f"{e.replica_id} goes to {e.explanation.summary} ({e.reason})",
     ReplicaReady: lambda e: f"{e.replica_id} serves at {e.url}",
     ReplicaFailed: lambda e: f"{e.replica_id} {e.reason} ({_times(e.failures)}; the next try is {_clock(e.retry_at)})",
@@ -85,7 +102,7 @@ def explain(state: State, model: Model, hearing: Hearing | None = None) -> Model
     replicas = state.replicas_of(model.name)
     unplaced = None
     running = sum(r.phase in ("placed", "ready") for r in replicas)
-    if not model.removed and running < model.spec.scaling.min:
+    if running < sum(group.count for group in wanted(state, model)):
         placing = place(state, model, Room(state), hearing)
         unplaced = placing.explanation if placing.machine_id is None else model.unplaced
     story = state.stories.get(model.name)

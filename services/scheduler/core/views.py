@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from libs.events.views import (
     Endpoint,
     ModelView,
@@ -12,6 +14,8 @@ from libs.events.views import (
     WeightsWanted,
 )
 
+from .demand import on_trial, why_none
+from .demand import wanted as wanted_groups
 from .room import Room
 from .state import Machine, Model, Replica, Shard, State
 
@@ -30,10 +34,16 @@ def route(state: State, model: Model) -> Route:
             generation=GENERATION,
             parallel=replica.profile.parallel,
             draining=replica.phase == "draining",
+            weight=replica.profile.weight,
+            canary=model.trial is not None and replica.fingerprint == model.trial.fingerprint,
         )
         for replica in state.replicas_of(model.name)
         if replica.phase in ("ready", "draining")
     ]
+    stopped, reason = _stopped(state, model)
+    trial = model.trial
+    canary = trial.spec.canary if trial is not None else None
+    tried = any(e.canary and not e.draining for e in endpoints)
     return Route(
         model=model.name,
         aliases=model.spec.aliases,
@@ -42,7 +52,20 @@ def route(state: State, model: Model) -> Route:
         capabilities=model.spec.capabilities,
         created_at=model.created_at,
         endpoints=tuple(endpoints),
+        on_demand=model.spec.scaling.on_demand,
+        stopped=stopped,
+        stopped_reason=reason,
+        canary_percent=canary.percent if canary is not None and tried else 0,
+        fallbacks=model.spec.fallbacks,
     )
+
+
+def _stopped(state: State, model: Model) -> tuple[Literal["system_stopped", "model_stopped"] | None, str]:
+    if state.facts.stopped is not None:
+        return "system_stopped", state.facts.stopped
+    if model.stopped is not None:
+        return "model_stopped", model.stopped
+    return None, ""
 
 
 def wanted_on(state: State, machine_id: str) -> tuple[ShardWanted, ...]:
@@ -96,7 +119,19 @@ def _shard(state: State, replica: Replica, shard: Shard) -> ShardWanted:
         startup_timeout_s=profile.startup_timeout_s,
         weights=weights,
         draining=replica.phase == "draining",
+        rank=list(replica.shards).index(shard.placement.shard_id),
+        ranks=len(replica.shards),
+        leader_address=_address(state, replica.machines[0]) if len(replica.shards) > 1 else "",
+        leader_port=replica.leader_port,
+        adapters=shard.placement.adapters,
+        nvlink_domain=replica.nvlink_domain,
+        allow_pickle=replica.allow_pickle,
     )
+
+
+def _address(state: State, machine_id: str) -> str:
+    machine = state.facts.machines.get(machine_id)
+    return machine.facts.address if machine is not None else ""
 
 
 def node_view(state: State, machine: Machine) -> NodeView:
@@ -127,8 +162,8 @@ def node_state(machine: Machine) -> str:
 def model_view(state: State, model: Model) -> ModelView:
     replicas = state.replicas_of(model.name)
     ready = sum(r.phase == "ready" for r in replicas)
-    wanted = 0 if model.removed else model.spec.scaling.min
-    word, reason = _model_state(model, replicas, ready, wanted)
+    wanted = sum(group.count for group in wanted_groups(state, model)) + on_trial(state, model)
+    word, reason = _model_state(state, model, replicas, ready, wanted)
     return ModelView(
         model=model.name,
         wanted=wanted,
@@ -140,13 +175,15 @@ def model_view(state: State, model: Model) -> ModelView:
     )
 
 
-def _model_state(model: Model, replicas: list[Replica], ready: int, wanted: int) -> tuple[str, str]:
+def _model_state(state: State, model: Model, replicas: list[Replica], ready: int, wanted: int) -> tuple[str, str]:
     if model.removed:
         return "removing", ""
     if wanted == 0:
-        return "stopped", "none is wanted"
+        asleep = model.spec.scaling.on_demand and model.stopped is None and state.facts.stopped is None
+        return "asleep" if asleep else "stopped", why_none(state, model)
     if ready >= wanted:
-        return "ready", ""
+        trial = model.trial
+        return "ready", f"the definition {trial.fingerprint} is on trial" if trial is not None else ""
     why = ""
     if model.parked is not None:
         why = f"parked: {model.parked}"
@@ -168,7 +205,8 @@ def _model_state(model: Model, replicas: list[Replica], ready: int, wanted: int)
 def _replica_view(model: Model, replica: Replica) -> ReplicaView:
     reason = replica.reason
     if replica.phase in ("placed", "ready") and replica.fingerprint != model.fingerprint:
-        reason = "runs an older definition"
+        tried = model.trial is not None and replica.fingerprint == model.trial.fingerprint
+        reason = "on trial" if tried else "runs an older definition"
     phase: str = replica.phase
     if phase == "placed":
         phase = min((s.phase for s in replica.shards.values()), key=_PROGRESS.index)

@@ -9,7 +9,7 @@ from libs.events.model import ModelParked, ModelUnplaced, Scaling
 from libs.events.node import NodeLost, NodeReturned
 from libs.events.replica import ReplicaDraining, ReplicaFailed, ReplicaPlaced, ReplicaRecovered, ReplicaStopped
 from libs.events.shard import ShardAdopted, ShardStarting, ShardStopped
-from services.scheduler.core import reconcile
+from services.scheduler.core import look
 from services.scheduler.core.views import route
 
 from .harness import World, cpu_profile, gpu_profile, index_follows_facts, model_spec, no_double_holding, really_free
@@ -164,7 +164,6 @@ def test_a_parked_model_starts_again_by_hand_or_when_redefined(world: World) -> 
     world.command(RestartModel(model="m"))
     world.settle()
     assert world.serving() == ["cpu-1"]
-    assert world.command(RestartModel(model="m")) is None
 
     machine.fails["n"] = "out of memory"
     world.define(model_spec("n"))
@@ -599,13 +598,13 @@ def test_a_fact_about_one_model_makes_the_leader_look_at_that_one(
         world.define(model_spec(f"m{i}"))
     world.settle()
     looked: list[str] = []
-    look = reconcile._Look.decide
+    decide = look.Look.decide
 
-    def counted(self: reconcile._Look) -> None:
+    def counted(self: look.Look) -> None:
         looked.append(self.model.name)
-        look(self)
+        decide(self)
 
-    monkeypatch.setattr(reconcile._Look, "decide", counted)
+    monkeypatch.setattr(look.Look, "decide", counted)
     world.reconciler.react(world.state, world.hearing(), world.now)
     assert looked == []
     machine.crash(world.replicas("m7")[0].replica_id + "-0")

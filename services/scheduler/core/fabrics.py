@@ -1,0 +1,113 @@
+"""Which machines can compute together: on one physical fabric, or in one NVLink domain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from libs.events.machine import FabricPort, MachineRegistered
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """What one machine can reach others over."""
+
+    domain: str | None = None
+    adapters: dict[str, tuple[str, ...]] = {}
+    """Fabric to the adapters that lead to it."""
+    rate_gbps: dict[str, float] = {}
+    """Fabric to the rate of its slowest port on it."""
+    refused: str = ""
+    """Why it belongs to none, as a sentence."""
+
+
+class Fabrics:
+    """Who is on which fabric. Ports whose subnets share a manager are on one, whatever each machine saw of it."""
+
+    def __init__(self, machines: Mapping[str, MachineRegistered]) -> None:
+        self._parents: dict[str, str] = {}
+        for facts in machines.values():
+            for port in facts.ports:
+                guids = _guids(port)
+                for guid in guids[1:]:
+                    self._join(guids[0], guid)
+        self.members = {machine_id: self._membership(facts) for machine_id, facts in machines.items()}
+        self.largest: dict[str, float] = {}
+        """Fabric to its highest rate: a port below it trained short."""
+        for member in self.members.values():
+            for name, rate in member.rate_gbps.items():
+                self.largest[name] = max(rate, self.largest.get(name, 0.0))
+
+    def _find(self, guid: str) -> str:
+        root = guid
+        while (parent := self._parents.get(root, root)) != root:
+            root = parent
+        while self._parents.get(guid, guid) != root:
+            self._parents[guid], guid = root, self._parents[guid]
+        return root
+
+    def _join(self, one: str, other: str) -> None:
+        low, high = sorted((self._find(one), self._find(other)))
+        self._parents[high] = low
+
+    def identity(self, port: FabricPort) -> str | None:
+        """The physical fabric of a port, named by the lowest GUID of its managers; None: not known."""
+        guids = _guids(port)
+        return f"sm:{self._find(guids[0])}" if guids else port.network
+
+    def _membership(self, facts: MachineRegistered) -> Membership:
+        adapters: dict[str, list[str]] = {}
+        rates: dict[str, float] = {}
+        named: dict[str, set[str]] = {}
+        unknown = ""
+        for port in facts.ports:
+            if port.state != "active":
+                unknown = unknown or f"its port {port.adapter}/{port.port} is {port.state}"
+                continue
+            identity = self.identity(port)
+            if identity is None:
+                unknown = f"nobody knows which fabric its port {port.adapter}/{port.port} is on" + (
+                    f": {port.network_unknown}" if port.network_unknown else ""
+                )
+                continue
+            if port.adapter not in adapters.setdefault(identity, []):
+                adapters[identity].append(port.adapter)
+            if port.rate_gbps is not None:
+                rates[identity] = min(port.rate_gbps, rates.get(identity, port.rate_gbps))
+            if port.fabric:
+                named.setdefault(port.fabric, set()).add(identity)
+        twice = next((name for name, found in sorted(named.items()) if len(found) > 1), None)
+        domain, apart = _domain(facts)
+        if twice is not None:
+            found = " and ".join(sorted(named[twice]))
+            refused = f"its ports call two fabrics {twice!r}, {found}: give each a name of its own"
+            return Membership(domain=domain, refused="" if domain else refused)
+        refused = "" if domain or adapters else apart or unknown or "it has no port on a fabric"
+        return Membership(
+            domain=domain,
+            adapters={name: tuple(found) for name, found in adapters.items()},
+            rate_gbps=rates,
+            refused=refused,
+        )
+
+
+def _guids(port: FabricPort) -> list[str]:
+    """GUIDs of the subnet managers a port is under, as its machine saw them."""
+    found: Iterable[str] = port.managers
+    if port.network is not None and port.network.startswith("sm:"):
+        found = (port.network.removeprefix("sm:"), *port.managers)
+    return list(dict.fromkeys(found))
+
+
+def _domain(facts: MachineRegistered) -> tuple[str | None, str]:
+    """The NVLink domain across machines that every card of this one has joined, or why there is none."""
+    domains = {gpu.nvlink_domain for gpu in facts.gpus}
+    if domains == {None} or not domains:
+        return None, ""
+    if len(domains) > 1:
+        joined = sum(gpu.nvlink_domain is not None for gpu in facts.gpus)
+        return None, f"only {joined} of its {len(facts.gpus)} cards have joined an NVLink domain"
+    if facts.imex is None or facts.imex.state != "active":
+        state = facts.imex.state if facts.imex is not None else "not installed"
+        return None, f"its cards have joined an NVLink domain, and IMEX, which shares it, is {state}"
+    return domains.pop(), ""

@@ -1,0 +1,57 @@
+"""What gateways do right now, as the core sees it: figures over windows, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+SHORT_MS = 30_000
+"""More is decided on this: long enough that one burst is not a trend, short enough that people still wait."""
+LONG_MS = 300_000
+"""Less is decided on this: a start costs minutes."""
+
+
+class ReplicaUse(msgspec.Struct, frozen=True):
+    in_flight: int = 0
+    """At all gateways, now."""
+    busy_short: float = 0.0
+    """In flight on average over the short window, and below over the long one."""
+    busy_long: float = 0.0
+    ttft_ms: float | None = None
+    """Average time to the first token over the short window; None: there was none."""
+    requests: int = 0
+    """Finished since it was first heard of."""
+    failed: int = 0
+    """Those of them in which the engine failed."""
+    first_tokens: int = 0
+    first_tokens_ms: float = 0.0
+
+
+class ModelUse(msgspec.Struct, frozen=True):
+    last_used: datetime | None = None
+    """The latest over all gateways."""
+    waiting: int = 0
+    """In gateways, for any replica."""
+    waiting_short: float = 0.0
+    waiting_long: float = 0.0
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """None in its place: the leader hears no gateway, so nothing is concluded from silence."""
+
+    listening_ms: int
+    """For so long everything was heard: no window covers more."""
+    replicas: Mapping[str, ReplicaUse] = {}
+    models: Mapping[str, ModelUse] = {}
+
+    def of(self, replica_id: str) -> ReplicaUse:
+        return self.replicas.get(replica_id, _NO_REPLICA_USE)
+
+    def of_model(self, model: str) -> ModelUse:
+        return self.models.get(model, _NO_MODEL_USE)
+
+
+_NO_REPLICA_USE = ReplicaUse()
+_NO_MODEL_USE = ModelUse()
