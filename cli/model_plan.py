@@ -251,6 +251,8 @@ def conclusion(made: Plan) -> Iterator[str]:
             f"Best: {best.precision} on {layout(best)}: {gib(best.need.total)} GiB {whole} (weights "
             f"{gib(best.need.weights)} + context {gib(best.need.context)} + engine {gib(best.need.engine)}).{flags}"
         )
+        if best.pace:
+            yield f"Its speed is not estimated: {best.pace}."
     elif made.ways:
         yield f"Nothing here holds it.{remedy(made)}"
     else:

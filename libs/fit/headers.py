@@ -147,7 +147,12 @@ def read(name: str, files: Files) -> list[Model]:
     names = files.names()
     ggufs = [one for one in names if one.endswith(".gguf") and "mmproj" not in one.lower()]
     if ggufs:
-        return [Model(gguf.facts_of(stem, [_gguf(files, part) for part in parts])) for stem, parts in _sets(ggufs)]
+        sets = _sets(ggufs)
+        # One model has the source's name, several have their files'.
+        return [
+            Model(gguf.facts_of(stem if len(sets) > 1 else name, [_gguf(files, part) for part in parts]))
+            for stem, parts in sets
+        ]
     if CONFIG not in names:
         raise Unreadable(f"{name} has neither a {CONFIG} nor a GGUF file: found {', '.join(names[:5]) or 'nothing'}")
     settings = _object(files, CONFIG)
