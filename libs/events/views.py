@@ -90,6 +90,10 @@ class ShardWanted(Value, frozen=True, kw_only=True):
     """Network adapters of the fabric the ranks share; no others may be used."""
     nvlink_domain: str | None = None
     """The NVLink domain its ranks were placed in."""
+    tp: int | None = None
+    """Tensor width; None: the number of its devices."""
+    pp: int | None = None
+    """Pipeline stages; None: the number of ranks."""
     allow_pickle: bool = False
     """Weights in pickle formats, which run code when they are loaded, are allowed for this model."""
 
