@@ -13,6 +13,7 @@ from libs.bus.memory import MemoryCluster
 from libs.testing.engine import SimEngine
 from libs.testing.nats import NatsServer
 from libs.testing.postgres import PostgresServer
+from tests.proof import pytest_terminal_summary  # noqa: F401 - pytest finds its hooks here
 
 
 @pytest.fixture

@@ -263,7 +263,7 @@ async def test_spend_that_was_changed_by_hand_is_put_right(start: START, bus: Bu
 
 
 async def test_a_hundred_gateways_worth_of_batches_in_time(
-    start: START, bus: Bus, postgres_dsn: str, capsys: pytest.CaptureFixture[str]
+    start: START, bus: Bus, postgres_dsn: str, record_property: Callable[[str, object], None]
 ) -> None:
     await start("one")
     await eventually(lambda: bus.command(TREE[0]))
@@ -273,8 +273,7 @@ async def test_a_hundred_gateways_worth_of_batches_in_time(
     await asyncio.gather(*(bus.append(one, cause=f"{number}") for number, one in enumerate(batches)))
     await eventually(lambda: _rows(postgres_dsn, 200 * 64), 30, every_s=0.1)
     rate = 200 * 64 / (loop.time() - started)
-    with capsys.disabled():
-        print(f"\nusage stream to ledger: {rate:,.0f} requests/s, publishing included")  # noqa: T201
+    record_property("usage stream to ledger, publishing included", f"{rate:,.0f} requests/s")
     assert rate > 5000
     assert await inconsistencies(postgres_dsn) == []
 
