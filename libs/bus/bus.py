@@ -44,6 +44,7 @@ from .transport import (
     Reply,
     Start,
     Stop,
+    TooLarge,
     Transport,
     WrongSequence,
 )
@@ -166,13 +167,16 @@ class Bus:
         return last.sequence if last is not None and last.headers.get(MESSAGE_ID) == message_id else None
 
     async def tell(self, message: Contract) -> None:
-        """Send a measurement or a check without waiting. Dropped when the bus is away."""
+        """Send a measurement or a check without waiting. Dropped when the bus is away, or when it is too large."""
         headers = {TYPE: tag_of(message)}
         _trace(headers)
         try:
             await self.transport.publish(subject_of(message), encode(message), headers)
         except BusAway:
             SKIPPED.labels("bus away").inc()
+        except TooLarge as error:
+            SKIPPED.labels("too large").inc()
+            log.error("not sent: %s", error)
 
     async def follow(
         self,
@@ -238,6 +242,9 @@ class Bus:
             await self.transport.publish(subject, encode(value))
         except BusAway:
             SKIPPED.labels("bus away").inc()
+        except TooLarge as error:
+            SKIPPED.labels("too large").inc()
+            log.error("not sent: %s", error)
 
     async def listen(self, contract: type[T], handler: Callable[[T], Awaitable[None]], **ids: str) -> Stop:
         """Hear measurements as they are sent, none that were sent before."""

@@ -41,6 +41,7 @@ from .transport import (
     Reply,
     Start,
     Stop,
+    TooLarge,
     WrongSequence,
 )
 
@@ -54,6 +55,8 @@ HEARTBEAT_S = 1.0
 SILENT_S = 3.0
 """A reader that got neither message nor heartbeat for this long has lost its consumer."""
 PULL_EXPIRES_S = 30.0
+HEADERS_BYTES = 16 * 1024
+"""Left for headers: the server counts them too, and closes the connection of who sends more than it takes."""
 RENEWED = ("404", "408")
 """A pull request that ended by itself: nothing there, or expired."""
 UNREACHABLE = (
@@ -173,9 +176,16 @@ class NatsTransport:
                     self.on_failure("the bus connection is dead though it calls itself connected")
                     return
 
+    def _measure(self, subject: str, payload: bytes) -> None:
+        """Raises TooLarge."""
+        limit = self._client.max_payload - HEADERS_BYTES
+        if len(payload) > limit:
+            raise TooLarge(f"{subject}: the message has {len(payload)} bytes, {limit} at most")
+
     async def publish(self, subject: str, payload: bytes, headers: Headers | None = None) -> None:
         if not self.connected:
             raise BusAway("not connected to the bus")
+        self._measure(subject, payload)
         try:
             await self._client.publish(subject, payload, headers=dict(headers) if headers else None)
         except UNREACHABLE as error:
@@ -191,6 +201,7 @@ class NatsTransport:
                 sent["Nats-Expected-Last-Subject-Sequence-Subject"] = expect.subject
         if not self.connected:
             raise BusAway("not connected to the bus")
+        self._measure(subject, payload)
         answer = await self._call(subject, payload, sent, timeout_s)
         return int(answer["seq"])
 

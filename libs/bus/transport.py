@@ -30,6 +30,10 @@ class BusAway(BusError):
     """The bus cannot be reached, or nothing there answers. May be tried again."""
 
 
+class TooLarge(BusError):
+    """A message is over what the bus takes: it can never be sent."""
+
+
 class WrongSequence(BusError):
     """The expectation about the last sequence did not hold: somebody else was first."""
 

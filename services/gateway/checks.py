@@ -7,14 +7,39 @@ import contextlib
 import os
 import time
 
+import msgspec
+
 from libs.bus import Bus
 from libs.events import BadPayload, decode_as
 from libs.events.policy import Check, Segment, Verdict
 
 from . import metrics
+from .core.body import MOST_SEGMENTS
 
 MOST_WAITING = 1000
 """Observed checks that wait to be sent; more are dropped and counted: observing never costs a client anything."""
+
+
+MAX_CHARACTERS = 2_000_000
+"""The guard looks at no more."""
+MAX_BYTES = 8 * 1024 * 1024 - 64 * 1024
+"""A check is one message on the bus, whose limit is 8 MiB."""
+MOST_OF_A_CHARACTER = 6
+"""Bytes JSON makes of one: ``\\u001f``."""
+AROUND_BYTES = 32
+"""What stands around a segment's path and text."""
+
+
+def fits(segments: tuple[Segment, ...]) -> bool:
+    """Whether the guard can be asked about so much."""
+    if len(segments) > MOST_SEGMENTS:
+        return False
+    characters = sum(len(segment.text) for segment in segments)
+    paths = sum(len(segment.path) for segment in segments)
+    most = (characters + paths) * MOST_OF_A_CHARACTER + len(segments) * AROUND_BYTES
+    if characters > MAX_CHARACTERS:
+        return False
+    return most <= MAX_BYTES or len(msgspec.json.encode(segments)) <= MAX_BYTES
 
 
 class Checks:
@@ -40,7 +65,10 @@ class Checks:
                 await self._task
 
     def observe(self, request_id: str, project: str, policies: tuple[str, ...], segments: tuple[Segment, ...]) -> None:
-        """Have a request looked at; nothing waits."""
+        """Have a request looked at; nothing waits. What is too long for a check is not looked at, and counted."""
+        if not fits(segments):
+            metrics.CHECKS.labels("too long").inc()
+            return
         try:
             self._observed.put_nowait(self._check(request_id, project, policies, segments, None))
         except asyncio.QueueFull:

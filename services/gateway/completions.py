@@ -17,7 +17,7 @@ from .adapters.spool import Spool
 from .adapters.upstream import Abandoned, Connection, UpstreamFailure
 from .asking import Engines, Retryable
 from .call import Call
-from .checks import Checks
+from .checks import Checks, fits
 from .core import body as bodies
 from .core import errors
 from .core.body import Asked, Readable
@@ -40,8 +40,6 @@ SSE = [
     (b"x-accel-buffering", b"no"),
 ]
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-MAX_CHECK_CHARACTERS = 2 * 1024 * 1024
-"""A check is one message on the bus, whose limit is 8 MiB; a character takes up to four bytes."""
 CLIENT_LEFT = 499
 """nginx's status for a client that closed the connection before there was an answer."""
 NEAR = 0.2
@@ -104,7 +102,10 @@ class Completions:
         meter.about(asked.model, served.route.model, bool(asked.stream), len(body))
         try:
             self._admit(call, key)
-            body = await self._judged(call, key, asked, served, body)
+            try:
+                body = await self._judged(call, key, asked, served, body)
+            except RecursionError:
+                raise errors.too_deep() from None
             await self._ask(call, kind, meter, asked, served, body)
         except Fault as fault:
             meter.close(_status_of(fault), fault.status)
@@ -168,8 +169,8 @@ class Completions:
             return {}
         if (field := readable.unreadable) is not None:
             raise errors.not_judgeable(field)
-        if sum(len(segment.text) for segment in segments) > MAX_CHECK_CHARACTERS:
-            raise errors.too_long_to_judge(MAX_CHECK_CHARACTERS)
+        if not fits(segments):
+            raise errors.too_long_to_judge()
         verdict = await self._checks.judge(call.request_id, key.project, applicable.names, segments)
         if verdict is not None and not verdict.allow:
             raise errors.refused_by_policy(verdict.rule or "unnamed", verdict.policy)

@@ -6,15 +6,16 @@ the value of a top-level field and leaves the bytes of every other value as they
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import msgspec
 
 from libs.events.policy import Segment, Span
 
-from .errors import Fault, bad_body
+from .errors import Fault, bad_body, too_deep
 from .raw import ABSENT, present
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -59,11 +60,15 @@ def read(body: bytes, content: str) -> Asked:
     Raises Fault (400) naming the field that is wrong.
     """
     try:
+        if not body.isascii():
+            body.decode()  # what is only passed on is not looked at by the decoder
         asked = _asked.decode(body)
     except msgspec.ValidationError as error:
         raise _named(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise bad_body(f"The body is not valid JSON: {error}. Send one JSON object.", code="invalid_json") from None
+        raise _not_json(error) from None
+    except RecursionError:
+        raise too_deep() from None
     value: msgspec.Raw = getattr(asked, content)
     if not present(value):
         raise bad_body(f"Missing required parameter: '{content}'.", param=content, code="missing_required_parameter")
@@ -76,6 +81,11 @@ def read(body: bytes, content: str) -> Asked:
         if start[1:].lstrip().startswith(b"]"):
             raise bad_body("'messages' is empty: send at least one message.", param="messages", code="empty_array")
     return asked
+
+
+def _not_json(error: Exception) -> Fault:
+    said = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+    return bad_body(f"The body is not valid JSON: {said}. Send one JSON object.", code="invalid_json")
 
 
 def _named(problem: str) -> Fault:
@@ -114,6 +124,18 @@ def asking_usage(asked: Asked, body: bytes) -> bytes:
 # what a policy reads
 
 
+MEDIA = frozenset({"image_url", "image", "video_url", "video", "input_audio", "audio_url", "audio", "file"})
+"""Parts of a message whose value is no text."""
+WORDS = MEDIA | frozenset(
+    {
+        *("text", "function", "object", "string", "array", "number", "integer", "boolean", "null"),
+        *("system", "developer", "user", "assistant", "tool"),
+    }
+)
+"""What is said again and again where the protocol or JSON Schema wants a word: nothing to find in them."""
+MOST_SEGMENTS = 20_000
+
+
 class Readable(msgspec.Struct):
     """The parts of a body with text in them, decoded."""
 
@@ -121,30 +143,24 @@ class Readable(msgspec.Struct):
 
     @property
     def unreadable(self) -> str | None:
-        """The field that holds token ids instead of text: no policy can read it."""
+        """The field that holds something else than text, as token ids: no policy can read it."""
         prompt = self.fields.get("prompt")
-        return "prompt" if any(not isinstance(part, str) for part in _list(prompt)) else None
+        parts = prompt if isinstance(prompt, list) else [] if prompt is None else [prompt]
+        return "prompt" if any(not isinstance(part, str) for part in parts) else None
 
     def segments(self) -> tuple[Segment, ...]:
-        """Every piece of text the model will read, with the JSON pointer to it."""
-        found: list[Segment] = []
-        for index, message in enumerate(_list(self.fields.get("messages"))):
-            if isinstance(message, dict):
-                _of_message(message, f"/messages/{index}", found)
-        _of_prompt(self.fields.get("prompt"), found)
-        _add(self.fields.get("suffix"), "/suffix", found)
-        for index, tool in enumerate(_list(self.fields.get("tools"))):
-            function = tool.get("function") if isinstance(tool, dict) else None
-            if isinstance(function, dict):
-                _add(function.get("description"), f"/tools/{index}/function/description", found)
-        return tuple(found)
+        """Every piece of text the model may read, with the JSON pointer to it; of more than ``MOST_SEGMENTS``, one
+        more than those."""
+        return tuple(itertools.islice(_texts(self.fields), MOST_SEGMENTS + 1))
 
     def edit(self, edits: Iterable[Span]) -> dict[str, bytes]:
-        """Replace the spans; the top-level fields that changed, as JSON. Raises LookupError for a path not here."""
+        """Replace the spans; all that was read, as JSON. Raises LookupError for a path not here.
+
+        What did not change is among it: the engine gets what was judged, also where a name stands twice in the body.
+        """
         by_path: dict[str, list[Span]] = {}
         for span in edits:
             by_path.setdefault(span.path, []).append(span)
-        touched: dict[str, bytes] = {}
         for path, spans in by_path.items():
             keys = [_unescaped(token) for token in path.split("/")[1:]]
             if not keys:
@@ -160,51 +176,48 @@ class Readable(msgspec.Struct):
             for span in sorted(spans, key=lambda span: span.start, reverse=True):
                 text = text[: span.start] + span.replacement + text[span.end :]
             holder[last] = text
-            touched[keys[0]] = b""
-        return {name: msgspec.json.encode(self.fields[name]) for name in touched}
+        return {name: msgspec.json.encode(value) for name, value in self.fields.items()}
 
 
-_READ = ("messages", "prompt", "suffix", "tools")
+_READ = (
+    *("messages", "prompt", "suffix", "tools", "functions", "response_format", "documents", "prediction"),
+    *("chat_template", "chat_template_kwargs"),
+)
+"""Fields whose text engines put before the model."""
 
 
 def readable(body: bytes) -> Readable:
-    """Decode what a policy may read."""
-    fields = _fields.decode(body)
-    return Readable({name: msgspec.json.decode(fields[name]) for name in _READ if name in fields})
+    """Decode what a policy may read. Raises Fault (400)."""
+    try:
+        fields = _fields.decode(body)
+        return Readable({name: msgspec.json.decode(fields[name]) for name in _READ if name in fields})
+    except RecursionError:
+        raise too_deep() from None
+    except msgspec.DecodeError as error:
+        raise _not_json(error) from None
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _texts(fields: dict[str, Any]) -> Iterator[Segment]:
+    # No recursion: how deep a body is nested is the client's choice. The last is looked at first.
+    left: list[tuple[str, Any]] = [(f"/{name}", fields[name]) for name in reversed(_READ) if name in fields]
+    while left:
+        path, value = left.pop()
+        if isinstance(value, str):
+            if value and value not in WORDS:
+                yield Segment(path=path, text=value)
+        elif isinstance(value, list):
+            left += [(f"{path}/{index}", value[index]) for index in range(len(value) - 1, -1, -1)]
+        elif isinstance(value, dict):
+            skipped = MEDIA if _PART.match(path) else ()
+            inside = [(f"{path}/{_escaped(name)}", inner) for name, inner in value.items() if name not in skipped]
+            left += reversed(inside)
 
 
-def _add(text: Any, path: str, found: list[Segment]) -> None:
-    if isinstance(text, str) and text:
-        found.append(Segment(path=path, text=text))
+_PART = re.compile(r"^/messages/[0-9]+/content/[0-9]+$")
 
 
-def _of_message(message: dict[str, Any], at: str, found: list[Segment]) -> None:
-    content = message.get("content")
-    _add(content, f"{at}/content", found)
-    for index, part in enumerate(_list(content)):
-        if isinstance(part, str):
-            _add(part, f"{at}/content/{index}", found)
-        elif isinstance(part, dict):
-            for name in ("text", "refusal"):
-                _add(part.get(name), f"{at}/content/{index}/{name}", found)
-    for name in ("reasoning_content", "reasoning", "refusal", "name"):
-        _add(message.get(name), f"{at}/{name}", found)
-    for index, call in enumerate(_list(message.get("tool_calls"))):
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            _add(function.get("arguments"), f"{at}/tool_calls/{index}/function/arguments", found)
-
-
-def _of_prompt(prompt: Any, found: list[Segment]) -> None:
-    if isinstance(prompt, str):
-        _add(prompt, "/prompt", found)
-    elif isinstance(prompt, list):
-        for index, part in enumerate(prompt):
-            _add(part, f"/prompt/{index}", found)
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
 
 
 def _unescaped(token: str) -> str:

@@ -120,6 +120,10 @@ def bad_body(message: str, param: str | None = None, code: str | None = None) ->
     return Fault(400, code, message, param=param)
 
 
+def too_deep() -> Fault:
+    return bad_body("The body is nested too deeply: send fewer objects and arrays inside one another.")
+
+
 def body_too_large(limit_bytes: int) -> Fault:
     return Fault(413, "request_too_large", f"The body is over the limit of {limit_bytes} bytes; send a smaller one.")
 
@@ -201,11 +205,12 @@ def not_judgeable(param: str) -> Fault:
     )
 
 
-def too_long_to_judge(limit: int) -> Fault:
+def too_long_to_judge() -> Fault:
     return Fault(
         413,
         "request_too_large",
-        f"A policy that applies to this key must read the request, and it is over {limit} characters; send less.",
+        "A policy that applies to this key must read the request, and there is more text in it than can be judged; "
+        "send less.",
     )
 
 

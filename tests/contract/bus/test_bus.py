@@ -6,17 +6,33 @@ from typing import Any
 
 import pytest
 
-from libs.bus import Again, AskFailed, Delivery, Fence, NotLeader, Overtaken, OwnedView, Park, Unanswered
+from libs.bus import (
+    Again,
+    AskFailed,
+    BusSettings,
+    Delivery,
+    Fence,
+    NotLeader,
+    Overtaken,
+    OwnedView,
+    Park,
+    Unanswered,
+    connect,
+    ensure,
+)
+from libs.bus.nats_transport import NatsTransport
+from libs.bus.transport import TooLarge
 from libs.events.commands import RevokeKey
 from libs.events.leadership import SchedulerElected
 from libs.events.model import ModelRemoved
 from libs.events.node import NodeCordoned, NodeJoined
-from libs.events.policy import Check
+from libs.events.policy import Check, Segment
 from libs.events.questions import ListNodes, NodesAnswer
 from libs.events.refusal import Refused
 from libs.events.usage import UsageBatch
 from libs.events.views import LibraryEntry, Spend
 from libs.testing import eventually
+from libs.testing.nats import NatsServer
 
 from .conftest import Open
 
@@ -290,6 +306,30 @@ async def test_a_command_without_an_owner_is_logged_and_said_to_wait(open_bus: O
     bus = await open_bus("operator")
     with pytest.raises(Unanswered, match="carried out when the owner is back"):
         await bus.command(RevokeKey(key_id="k"), timeout_s=0.3)
+
+
+async def test_what_the_bus_does_not_take_is_said_and_harms_nothing_else(nats_server: NatsServer) -> None:
+    bus = await connect(BusSettings(url=nats_server.url, identity="gateway"))
+    try:
+        await ensure(bus)
+        assert isinstance(bus.transport, NatsTransport)
+        since = bus.transport.connected_since
+        for characters in (8 * 1024 * 1024 - 40, 9_000_000):  # with the headers, and alone, over the server's limit
+            check = Check(
+                gateway_id="g",
+                check_id="1",
+                request_id="r",
+                project="p",
+                policies=(),
+                segments=(Segment(path="/prompt", text="x" * characters),),
+            )
+            await bus.tell(check)
+            with pytest.raises(TooLarge):
+                await bus.transport.store("llmgw.chk.g.1", b"x" * characters, {})
+        await bus.transport.store("llmgw.chk.g.2", b"x", {})
+        assert bus.transport.connected_since == since, "the server did not close the connection"
+    finally:
+        await bus.close()
 
 
 async def test_telemetry_is_heard_and_not_missed_when_the_bus_is_gone(open_bus: Open) -> None:

@@ -107,3 +107,25 @@ async def test_observed_policies_hold_nothing_up(
     check = await eventually(lambda: guard.checks[-1] if guard.checks else None)
     assert (check.request_id, check.reply, check.policies) == (response.request_id, None, ("watch",))
     assert SECRET in json.dumps([segment.text for segment in check.segments])
+
+
+async def test_a_text_too_long_for_the_guard_costs_only_itself(
+    world: World, sim_engine: SimEngine, connect_as: Callable[[str], Awaitable[Bus]]
+) -> None:
+    watch = PolicySpec(name="watch", default=True)
+    gateway, guard = await guarded(world, sim_engine, connect_as, watch)
+    assert (await gateway.chat("x" * 9_000_000)).status == 200
+    assert (await gateway.chat("short")).status == 200
+    check = await eventually(lambda: guard.checks[-1] if guard.checks else None)
+    assert [segment.text for segment in check.segments] == ["short"], "observing goes on"
+    await world.key("sk-strict", key_id="k-strict", policies=("strict",))
+    await world.policy(PolicySpec(name="strict", mode="enforce"))
+    await eventually(lambda: _is_strict(gateway))
+    for text in ("x" * 2_000_001, "\x01" * 1_900_000):
+        refused = await gateway.chat(text, key="sk-strict")
+        assert (refused.status, refused.error["code"]) == (413, "request_too_large")
+    assert (await gateway.chat("🙂" * 1_500_000, key="sk-strict")).status == 200
+
+
+async def _is_strict(gateway: Client) -> bool:
+    return (await gateway.chat(SECRET, key="sk-strict")).status == 400

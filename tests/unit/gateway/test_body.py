@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libs.events.policy import Segment, Span
-from services.gateway.core.body import asking_usage, edited, read, readable
+from services.gateway.core.body import MOST_SEGMENTS, asking_usage, edited, read, readable
 from services.gateway.core.errors import Fault
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -50,7 +50,16 @@ def test_a_wrong_field_is_named(change: dict[str, Any], param: str, words: str) 
     assert param in fault.message
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b'{"model": "m"', b"\xff\xfe", b'{"model":"\xff"}'])
+CONTENT = b'{"model":"m","messages":[{"content":"%s"}]}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"{", b'{"model": "m"', b"\xff\xfe", b'{"model":"\xff"}', CONTENT % b"\xff", CONTENT % b"\\ud800"),
+        b'{"\xff":1,"model":"m","messages":[{}]}',
+    ],
+)
 def test_what_is_not_json(body: bytes) -> None:
     assert "not valid JSON" in refused(body).message
 
@@ -59,6 +68,15 @@ def test_missing_model_and_wrong_shape() -> None:
     assert refused(b'{"messages":[{}]}').param == "model"
     assert "object" in refused(b"[]").message
     assert refused(b'{"model":"m"}', "prompt").param == "prompt"
+
+
+@pytest.mark.parametrize("depth", [1_000, 100_000])
+def test_a_body_nested_too_deeply_is_the_clients_mistake(depth: int) -> None:
+    for field in (b"messages", b"unknown"):
+        body = b'{"model":"m","messages":[{}],"%s":%s%s}' % (field, b"[" * depth, b"]" * depth)
+        assert "nested too deeply" in refused(body).message
+        with pytest.raises(Fault, match="nested too deeply"):
+            readable(body)
 
 
 JSON = st.recursive(
@@ -106,10 +124,52 @@ def test_every_text_a_model_reads_is_found() -> None:
     assert readable(json.dumps(MIXED).encode()).segments() == (
         Segment(path="/messages/0/content", text="be kind"),
         Segment(path="/messages/1/content/0/text", text="look"),
+        Segment(path="/messages/2/tool_calls/0/function/name", text="f"),
         Segment(path="/messages/2/tool_calls/0/function/arguments", text='{"a":"b"}'),
+        Segment(path="/messages/3/tool_call_id", text="c"),
         Segment(path="/messages/3/content", text="result"),
+        Segment(path="/messages/4", text="not a message"),
+        Segment(path="/tools/0/function/name", text="f"),
         Segment(path="/tools/0/function/description", text="does"),
     )
+
+
+HIDING_PLACES = (
+    {"messages": [{"role": "user", "content": {"type": "text", "text": "x@y.z"}}]},
+    {"messages": [{"role": "user", "content": ["x@y.z"]}]},
+    {"messages": [{"role": "assistant", "function_call": {"name": "f", "arguments": "x@y.z"}}]},
+    {"messages": [{"role": "x@y.z", "content": "a"}]},
+    {"tools": [{"function": {"parameters": {"properties": {"file": {"description": "x@y.z"}}}}}]},
+    {"tools": [{"function": {"parameters": {"properties": {"a/b~c": {"enum": ["x@y.z"]}}}}}]},
+    {"functions": [{"name": "f", "description": "x@y.z"}]},
+    {"response_format": {"type": "json_schema", "json_schema": {"description": "x@y.z"}}},
+    {"documents": [{"title": "t", "text": "x@y.z"}]},
+    {"prediction": {"type": "content", "content": "x@y.z"}},
+    {"chat_template": "x@y.z"},
+    {"chat_template_kwargs": {"persona": "x@y.z"}},
+)
+
+
+@pytest.mark.parametrize("body", HIDING_PLACES, ids=lambda body: next(iter(body)))
+def test_wherever_a_model_gets_text_from_it_is_read_and_can_be_redacted(body: dict[str, Any]) -> None:
+    read_of = readable(json.dumps(body).encode())
+    (found,) = (segment for segment in read_of.segments() if segment.text == "x@y.z")
+    changes = read_of.edit([Span(path=found.path, start=0, end=5, replacement="[E]")])
+    assert json.dumps(body).replace("x@y.z", "[E]") == json.dumps(
+        {name: json.loads(value) for name, value in changes.items()}
+    )
+
+
+def test_the_engine_gets_what_was_judged_where_a_name_stands_twice() -> None:
+    body = b'{"messages":[{"content":"hidden"}],"messages":[{"content":"hidden","content":"seen"}]}'
+    read_of = readable(body)
+    assert [segment.text for segment in read_of.segments()] == ["seen"]
+    assert b"hidden" not in edited(body, read_of.edit([]))
+
+
+def test_of_a_body_in_many_pieces_only_so_many_are_found() -> None:
+    body = b'{"prompt":[%s"a"]}' % (b'"a",' * 100_000)
+    assert len(readable(body).segments()) == MOST_SEGMENTS + 1
 
 
 def test_prompts_of_every_form() -> None:
@@ -122,6 +182,8 @@ def test_prompts_of_every_form() -> None:
     for ids in (b'{"prompt":[1,2]}', b'{"prompt":[[1],[2]]}'):
         assert readable(ids).unreadable == "prompt"
         assert readable(ids).segments() == ()
+    assert readable(b'{"prompt":{"prompt_string":"a"}}').unreadable == "prompt"
+    assert readable(b'{"prompt":null}').unreadable is None
 
 
 def test_edits_count_characters_not_bytes() -> None:
