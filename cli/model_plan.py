@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
+import yaml
 
 from cli import fleet as fleets
 from cli.cluster import ASK_S, Cluster, locate, location_options, quiet, reached
@@ -17,7 +19,7 @@ from libs.bus import Delivery
 from libs.events.machine import MachineRegistered, MachineSample
 from libs.events.questions import LibraryAnswer, ListLibrary, ListNodes, NodesAnswer
 from libs.events.subjects import pattern_of
-from libs.fit import Facts, Host, Load, Plan, Unreadable, Way, hosts_of, plan
+from libs.fit import Facts, Host, Load, Plan, Unreadable, Way, hosts_of, plan, profile_of
 from libs.fit.config import in_precision
 from libs.fit.headers import Files, Model, Web, open_source, read
 from libs.fit.memory import GIB
@@ -161,6 +163,7 @@ def as_json(made: Plan) -> dict[str, Any]:
             | {"devices": way.devices, "fits": way.fits, "needed_bytes": way.need.total, "total_bytes": way.total_bytes}
             for way in made.ways
         ],
+        "profile": profile_of(made.best, made.load) if made.best else None,
         "left_out": made.left_out,
     }
 
@@ -171,7 +174,9 @@ def table(made: Plan) -> Iterator[str]:
         yield sentence(facts)
     yield f"For {made.load.parallel} requests of {made.load.context:,} tokens each. All sizes in GiB."
     yield ""
-    rows = [HEADINGS, *(cells(way) for way in made.ways)]
+    # Several files of one precision are told apart by their names.
+    several = len({facts.name for facts in made.models}) > 1
+    rows = [HEADINGS, *(cells(way, way.model if several else way.precision) for way in made.ways)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
     last = len(HEADINGS) - 1
     for row in rows:
@@ -188,13 +193,13 @@ HEADINGS = ("FILES", "WAY", "WEIGHTS", "CONTEXT", "ENGINE", "A CARD", "USABLE", 
 LEFT = frozenset({0, 1, 8})
 
 
-def cells(way: Way) -> tuple[str, ...]:
+def cells(way: Way, files: str) -> tuple[str, ...]:
     """A way as a row."""
     kind = "machine" if way.gpu_class is None else "card"
     free = f"{gib(way.free_bytes)} on {some(way.units, kind)}" if way.units else "-"
     parts = (way.need.weights, way.need.context, way.need.engine, way.need.total, way.usable_bytes, way.total_bytes)
     pace = f"~{way.tokens_per_s:.0f}" if way.tokens_per_s and way.fits else "-"
-    return (way.precision, layout(way), *map(gib, parts), free, pace, verdict(way))
+    return (files, layout(way), *map(gib, parts), free, pace, verdict(way))
 
 
 def layout(way: Way) -> str:
@@ -246,11 +251,12 @@ def conclusion(made: Plan) -> Iterator[str]:
     best = made.best
     if best is not None:
         whole = "of main memory" if best.gpu_class is None else f"a card of {gib(best.usable_bytes)} usable"
-        flags = " It is served with --enable-expert-parallel." if best.expert_parallel else ""
         yield (
             f"Best: {best.precision} on {layout(best)}: {gib(best.need.total)} GiB {whole} (weights "
-            f"{gib(best.need.weights)} + context {gib(best.need.context)} + engine {gib(best.need.engine)}).{flags}"
+            f"{gib(best.need.weights)} + context {gib(best.need.context)} + engine {gib(best.need.engine)})."
         )
+        declared = msgspec.to_builtins(profile_of(best, made.load))
+        yield f"Its profile: {yaml.safe_dump(declared, default_flow_style=True, sort_keys=False, width=1000).strip()}"
         if best.pace:
             yield f"Its speed is not estimated: {best.pace}."
     elif made.ways:

@@ -27,11 +27,14 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 4096},
     "cohere2": {"sliding_window_pattern": 4, "tie_word_embeddings": True},
     "gpt_oss": {"sliding_window_pattern": 2},
+    "llama4_text": {"n_shared_experts": 1, "max_position_embeddings": 131072},
 }
 """What Transformers' configuration classes fill in where a config.json is silent."""
 
 _ALL_SLIDING = frozenset({"mistral", "mixtral", "phi3", "starcoder2"})
 """Families whose every layer slides when the config names a window."""
+
+_SHARED = ("n_shared_experts", "num_shared_experts")
 
 _FOUR_NORMS = frozenset({"gemma2", "gemma3_text"})
 
@@ -200,7 +203,7 @@ class _Reading:
         experts = self._find("num_experts", "n_routed_experts", "num_local_experts") or 0
         feed_forward = self._find("intermediate_size", "n_inner", "ffn_dim") or 4 * hidden
         expert_width = self._find("moe_intermediate_size", "expert_intermediate_size") or feed_forward
-        shared = self._find("n_shared_experts", "num_shared_experts") or 0
+        shared = self._find(*_SHARED) or 0
         latent = None
         if rank := self._find("kv_lora_rank"):
             latent = Latent(
@@ -222,12 +225,20 @@ class _Reading:
             experts=experts,
             expert_feed_forward=expert_width if experts else 0,
             shared_feed_forward=self._find("shared_expert_intermediate_size") or shared * expert_width,
-            dense_layers=(self._find("first_k_dense_replace") or 0) if experts else 0,
+            dense_layers=self._dense_layers() if experts else 0,
+            dense_feed_forward=self._find("intermediate_size_mlp") or 0,
             expert_biases=self.family == "gpt_oss",
             latent=latent,
             ahead=self._find("num_nextn_predict_layers") or 0,
             norms=4 if self.family in _FOUR_NORMS else 2,
         )
+
+    def _dense_layers(self) -> int:
+        """Layers without experts: the first ones, those that are listed, or all but one in so many."""
+        first = self._find("first_k_dense_replace") or 0
+        listed = self.text.get("mlp_only_layers") or []
+        step = self._find("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq") or 1
+        return sum(i < first or i in listed or (i + 1) % step != 0 for i in range(self.layers))
 
     def _experts(self) -> Experts | None:
         if self.shape.experts < 2:
@@ -236,7 +247,7 @@ class _Reading:
         return Experts(
             total=self.shape.experts,
             active=active or 1,
-            shared=self._find("n_shared_experts", "num_shared_experts") or 0,
+            shared=self._find(*_SHARED) or 0,
         )
 
     def _attention(self) -> tuple[Layers, ...]:

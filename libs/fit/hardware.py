@@ -64,6 +64,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes_s: float | None = None
     """How fast all cores read main memory, and how fast one does."""
     read_core_bytes_s: float | None = None
+    vector: bool = True
+    """False: an x86 CPU that shows no AVX2, several times slower than its memory."""
     cards: tuple[Card, ...] = ()
     nvlink: Literal["known", "unknown"] = "known"
     """Whether its agent could tell which cards NVLink joins."""
@@ -125,6 +127,7 @@ def _host(machine: MachineRegistered, sample: MachineSample | None, away: str) -
         memory_used_bytes=(sample.memory_used_mb or 0) * MIB if sample else 0,
         read_bytes_s=_per_second(machine.memory_read_mb_s),
         read_core_bytes_s=_per_second(machine.memory_read_one_core_mb_s),
+        vector=not machine.cpu_flags or machine.arch != "x86_64" or "avx2" in machine.cpu_flags,
         cards=tuple(_card(gpu, used.get(gpu.uuid, 0)) for gpu in machine.gpus),
         nvlink="known" if told else "unknown",
         networks=tuple(_networks(machine)),

@@ -87,7 +87,8 @@ def open_source(source: str) -> tuple[str, Files]:
     """A name for what ``source`` means, and its files. Raises Unreadable.
 
     A path or ``path:PATH``; ``https://…/FILE.gguf`` or ``https://…/FOLDER/`` with a config.json;
-    ``ORG/NAME[@REVISION]`` or ``hf:…``, a repository at Hugging Face or at ``HF_ENDPOINT``.
+    ``ORG/NAME[@REVISION]`` or ``hf:…``, a repository at Hugging Face or at ``HF_ENDPOINT``, with ``HF_TOKEN`` where it
+    is set.
     """
     if source.startswith("path:") or Path(source).exists():
         path = Path(source.removeprefix("path:"))
@@ -111,14 +112,17 @@ def _address(url: str) -> tuple[str, Files]:
 
 
 def _repository(name: str, revision: str | None) -> tuple[str, Files]:
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-    revision = revision or "main"
+    endpoint, revision = _endpoint(), revision or "main"
     listing = _json(f"{endpoint}/api/models/{name}/revision/{quote(revision, safe='')}")
     try:
         paths = [str(one["rfilename"]) for one in listing["siblings"]]
     except (KeyError, TypeError):
         raise Unreadable(f"the listing of {name} at {endpoint} names no files") from None
     return name, Web({path: f"{endpoint}/{name}/resolve/{quote(revision, safe='')}/{quote(path)}" for path in paths})
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
 def _json(url: str) -> Any:
@@ -130,6 +134,10 @@ def _json(url: str) -> Any:
 
 def _get(url: str, size: int) -> bytes:
     request = urllib.request.Request(url, headers={"Range": f"bytes=0-{size - 1}", "User-Agent": "llmgw"})
+    token = os.environ.get("HF_TOKEN")
+    if token and url.startswith(f"{_endpoint()}/"):
+        # Large files are redirected to other hosts, which are not to see it.
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
             body: bytes = response.read(size)

@@ -49,6 +49,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     shared_feed_forward: int = 0
     dense_layers: int = 0
     """Of a model of experts: layers without any."""
+    dense_feed_forward: int = 0
+    """Width of those, where it is not ``feed_forward``."""
     expert_biases: bool = False
     latent: Latent | None = None
     ahead: int = 0
@@ -81,7 +83,7 @@ def attention(shape: Shape) -> int:
 def count(shape: Shape, config: Mapping[str, Any]) -> Counts:
     """Every weight; ``config`` is the whole config.json, for the tower."""
     matrices = 3 if shape.gated else 2
-    feed_forward = matrices * shape.hidden * shape.feed_forward
+    feed_forward = matrices * shape.hidden * (shape.dense_feed_forward or shape.feed_forward)
     embedding = shape.vocabulary * shape.hidden
     layers = shape.layers + shape.ahead
     with_experts = layers - shape.dense_layers if shape.experts else 0

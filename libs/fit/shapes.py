@@ -23,6 +23,8 @@ class Reason(msgspec.Struct, frozen=True):
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """One way to hold a model, whether it fits or not."""
 
+    model: str
+    """Name of the files it is of."""
     precision: str
     engine: str
     gpu_class: str | None = None
@@ -35,6 +37,8 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     expert_parallel: bool = False
     link: str = ""
     """What joins the cards: NVLink, PCIe, or the fabric's or domain's name."""
+    cores: int = 0
+    """On the CPU: what it computes with."""
     need: Need
     """Of each card, or of main memory."""
     usable_bytes: int = 0
@@ -145,6 +149,7 @@ def _in_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host], nu
             reasons.append(Reason("layers", f"{pipeline} stages and only {facts.layers} layers"))
     reasons.append(memory_reason(need, usable, "a card"))
     way = Way(
+        model=facts.name,
         precision=facts.precision,
         engine="llamacpp" if facts.format == "gguf" else "vllm",
         gpu_class=gpu_class,
@@ -190,6 +195,7 @@ def several_nodes(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host
         if over := memory_reason(need, width.usable_bytes, "a card"):
             reasons.append(over)
         yield Way(
+            model=facts.name,
             precision=facts.precision,
             engine="vllm",
             gpu_class=gpu_class,
@@ -237,21 +243,24 @@ def on_cpu(facts: Facts, load: Load, hosts: Sequence[Host]) -> Way:
     paces = [
         speed.cpu(facts, host.read_bytes_s, host.read_core_bytes_s, max(1, host.cores // 2))
         for host in able
-        if host.read_bytes_s
+        if host.read_bytes_s and host.vector
     ]
+    slow = any(host.read_bytes_s and not host.vector for host in able)
     return Way(
+        model=facts.name,
         precision=facts.precision,
         engine="llamacpp",
         need=need,
         usable_bytes=largest,
         rejected=(reason,) if reason else (),
         machines=tuple(host.id for host in able),
+        cores=max((host.cores // 2 for host in able), default=1) or 1,
         free_units=len(free),
         units=len(hosts),
         free_bytes=sum(host.free_memory_bytes for host in hosts),
         now=bool(free),
         tokens_per_s=max(paces) if paces else None,
-        pace="" if paces else "no machine has measured its memory yet",
+        pace="" if paces else "its CPU shows no AVX2" if slow else "no machine has measured its memory yet",
     )
 
 

@@ -47,13 +47,10 @@ def plan(models: Sequence[Facts], hosts: Iterable[Host], load: Load) -> Plan:
                 f"{facts.context:,} at most"
             )
     here = tuple(host for host in hosts if not host.away)
-    ways = [way for facts in models for way in _ways(facts, load, here)]
-    fitting = [way for way in ways if way.fits]
-    if fitting:
-        order = {facts.precision: number for number, facts in reversed(list(enumerate(models)))}
-        bits = {facts.precision: facts.bits for facts in models}
-        best = min(fitting, key=lambda way: _rank(way, bits[way.precision], order[way.precision]))
-        ways = [msgspec.structs.replace(way, best=way is best) for way in ways]
+    found = [(way, facts.bits, order) for order, facts in enumerate(models) for way in _ways(facts, load, here)]
+    fitting = [one for one in found if one[0].fits]
+    best = min(fitting, key=lambda one: _rank(*one))[0] if fitting else None
+    ways = (msgspec.structs.replace(way, best=True) if way is best else way for way, _, _ in found)
     return Plan(models=tuple(models), load=load, ways=tuple(ways), left_out=tuple(_left_out(hosts)))
 
 
@@ -85,6 +82,7 @@ def _ways(facts: Facts, load: Load, hosts: Sequence[Host]) -> Iterator[Way]:
         yield on_cpu(facts, load, hosts)
     elif not classes:
         yield Way(
+            model=facts.name,
             precision=facts.precision,
             engine="vllm",
             need=memory.vllm(facts, load, 1, 1),

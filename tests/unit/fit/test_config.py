@@ -211,3 +211,76 @@ def test_headers_of_the_files_outweigh_the_config() -> None:
         sum_of([{"a": {"dtype": "BF16"}}])
     with pytest.raises(Unreadable, match=r"has no metadata\.total_size"):
         facts_of("small", SMALL, index={"weight_map": {}})
+
+
+LLAMA_4 = {
+    "model_type": "llama4_text",
+    "hidden_size": 5120,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 202048,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "num_experts_per_tok": 1,
+    "max_position_embeddings": 1048576,
+}
+SEES = {"hidden_size": 1408, "num_hidden_layers": 34, "intermediate_size": 5632, "patch_size": 14}
+
+
+def shaped(layers: int, hidden: int, wide: int, heads: int, kv_heads: int, words: int, **more: Any) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "intermediate_size": wide,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": words,
+        "max_position_embeddings": 32768,
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "weights"),
+    # Counts as repositories publish them.
+    [
+        (shaped(28, 3584, 18944, 28, 4, 152064, model_type="qwen2"), 7_615_616_512),
+        (shaped(32, 4096, 14336, 32, 8, 32000, model_type="mistral"), 7_241_732_096),
+        (shaped(32, 3072, 8192, 32, 32, 32064, model_type="phi3"), 3_821_079_552),
+        (shaped(42, 3584, 14336, 16, 8, 256000, model_type="gemma2"), 9_241_705_984),
+        (
+            shaped(48, 2048, 6144, 32, 4, 151936, head_dim=128, moe_intermediate_size=768, num_experts=128),
+            30_532_122_624,
+        ),
+        (
+            shaped(46, 4096, 10944, 96, 8, 151552, head_dim=128, moe_intermediate_size=1408, n_routed_experts=128)
+            | {"n_shared_experts": 1, "first_k_dense_replace": 1, "num_nextn_predict_layers": 1},
+            110_468_824_832,
+        ),
+        (
+            shaped(61, 7168, 18432, 64, 64, 163840, moe_intermediate_size=2048, n_routed_experts=384)
+            | {"n_shared_experts": 1, "first_k_dense_replace": 1, "kv_lora_rank": 512, "q_lora_rank": 1536}
+            | {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
+            1_026_408_232_448,
+        ),
+        (
+            {"text_config": LLAMA_4 | {"num_local_experts": 16, "interleave_moe_layer_step": 1}, "vision_config": SEES},
+            108_641_793_536,
+        ),
+        (
+            {
+                "text_config": LLAMA_4 | {"num_local_experts": 128, "interleave_moe_layer_step": 2},
+                "vision_config": SEES,
+            },
+            401_583_781_376,
+        ),
+    ],
+    ids=[
+        *("qwen2.5-7b", "mistral-7b", "phi-3-mini", "gemma-2-9b", "qwen3-30b-a3b", "glm-4.5-air", "kimi-k2"),
+        *("llama-4-scout", "llama-4-maverick"),
+    ],
+)
+def test_weights_of_many_families_are_counted_within_a_thousandth(config: dict[str, Any], weights: int) -> None:
+    assert facts_of("model", config).parameters == pytest.approx(weights, rel=0.001)
