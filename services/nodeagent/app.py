@@ -16,6 +16,7 @@ from libs.events.refusal import Refused
 from libs.events.views import Desired, ShardWanted
 from libs.runtime.secrets import SealingKey
 
+from .adapters import machine
 from .adapters import process as processes
 from .adapters.fabric import ScanFailed
 from .adapters.lock import DataFolder
@@ -79,6 +80,10 @@ class NodeAgent:
             fetching=self._fetching,
             sealing_key=sealing_key,
             room=self._room,
+            gpus=lambda: {gpu.uuid: gpu for gpu in self._hardware.gpus.gpus},
+            holders=lambda: {} if self._hardware.simulated else self._hardware.holders(),
+            ports=lambda: self._hardware.ports,
+            interface=machine.interface_of(self._hardware.address),
             stop_grace_s=settings.stop_grace_s,
             stuck_after_s=settings.stuck_after_s,
         )

@@ -7,10 +7,13 @@ import importlib.metadata
 import json
 import logging
 import sys
+from pathlib import Path
+from typing import Any
 
 from libs.events.machine import EngineFound
 
-from .core.engines import Engine, LlamaCpp, Sim
+from .adapters import installed
+from .core.engines import Comfyui, Engine, LlamaCpp, Sglang, Sim, Trtllm, Vllm
 from .settings import NodeAgentSettings
 
 log = logging.getLogger(__name__)
@@ -51,7 +54,62 @@ async def _sim(settings: NodeAgentSettings) -> tuple[Engine, EngineFound] | None
     return Sim(python=sys.executable), EngineFound(engine="sim", version=version, source="package llmgw")
 
 
-_LOOKS = {"llamacpp": _llamacpp, "sim": _sim}
+def _named(settings: NodeAgentSettings, name: Any) -> tuple[str, EngineFound] | None:
+    """A program the settings name: not run to ask its version, it may be a script that starts a server."""
+    program = settings.engine_programs.get(name)
+    if program is None:
+        return None
+    return str(program), EngineFound(engine=name, version="as set", source=str(program))
+
+
+async def _own(settings: NodeAgentSettings, name: str, program: str) -> tuple[str, EngineFound] | None:
+    """A program in an environment under the agent's engines folder, proved by loading it once."""
+    folder = settings.engines_dir or settings.data_dir / "engines"
+    found = await asyncio.to_thread(installed.newest, folder, name)
+    if found is None:
+        return None
+    return str(found.folder / "bin" / program), EngineFound(
+        engine=name, version=found.version, source=str(found.folder)
+    )
+
+
+async def _vllm(settings: NodeAgentSettings) -> tuple[Engine, EngineFound] | None:
+    there = _named(settings, "vllm") or await _own(settings, "vllm", "vllm")
+    return (Vllm(program=there[0]), there[1]) if there else None
+
+
+async def _sglang(settings: NodeAgentSettings) -> tuple[Engine, EngineFound] | None:
+    there = _named(settings, "sglang") or await _own(settings, "sglang", "python")
+    launcher = str(Path(__file__).parent / "engines" / "sglang_launcher.py")
+    return (Sglang(python=there[0], launcher=launcher), there[1]) if there else None
+
+
+async def _trtllm(settings: NodeAgentSettings) -> tuple[Engine, EngineFound] | None:
+    there = _named(settings, "trtllm")
+    return (Trtllm(program=there[0]), there[1]) if there else None
+
+
+async def _comfyui(settings: NodeAgentSettings) -> tuple[Engine, EngineFound] | None:
+    there = _named(settings, "comfyui")
+    if there is None:
+        return None
+    folder = Path(there[0]).parent
+    python = next((one for one in (folder / "venv/bin/python", folder / ".venv/bin/python") if one.exists()), None)
+    if python is None:
+        log.warning("the engine comfyui is not offered: there is no venv/bin/python beside %s", there[0])
+        return None
+    data_dir = settings.data_dir / "comfyui"
+    return Comfyui(python=str(python), main=there[0], data_dir=str(data_dir)), there[1]
+
+
+_LOOKS = {
+    "llamacpp": _llamacpp,
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "trtllm": _trtllm,
+    "comfyui": _comfyui,
+    "sim": _sim,
+}
 
 _SIM_PROBE = (
     "import importlib.metadata, json, libs.testing.sim_engine; "

@@ -27,6 +27,7 @@ from libs.events.views import ShardWanted
 from libs.runtime.secrets import BadSecret
 from libs.runtime.servers.ports import free_port
 
+from . import gpu_memory
 from .adapters import process as processes
 from .adapters.engine import EngineClient
 from .adapters.http import Unreachable
@@ -149,7 +150,7 @@ class ShardLife:
         if engine is None:
             there = ", ".join(sorted(node.engines)) or "none"
             raise Failure("refused", f"the engine {wanted.engine} is not on this machine (there are: {there})")
-        refusal = engine.refusal(wanted) or node.room(wanted)
+        refusal = node.room(wanted) or engine.refusal(wanted, node.gpus())
         if refusal is not None:
             raise Failure("refused", refusal)
         key = self._key()
@@ -207,24 +208,36 @@ class ShardLife:
         host = node.host
         port = free_port(host)
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        command = engine.command(wanted, Place(host=host, port=port, weights=weights, cpu_count=node.cpu_count))
+        place = Place(
+            host=host,
+            port=port,
+            weights=weights,
+            cpu_count=node.cpu_count,
+            interface=node.interface,
+            ports=node.ports(),
+        )
+        command = engine.command(wanted, place)
         # On disk before it runs: whatever carries the mark from now on belongs to this shard.
         self._write(phase="spawning", command=tuple(command), url=url, spawned_at=datetime.now(UTC))
         try:
             started = node.processes.start(
-                wanted.shard_id, command, environment(wanted, engine, key), node.files.output(wanted.shard_id)
+                wanted.shard_id, command, environment(wanted, engine, key, place), node.files.output(wanted.shard_id)
             )
         except OSError as error:
             raise Failure("starting", f"{command[0]} could not be started: {error.strerror}") from None
         self._write(phase="loading", process=started)
-        self._client, self._engine = EngineClient(url, key, engine.metrics), engine
+        self._client, self._engine = EngineClient(url, key, engine), engine
         self._report(ShardLoading, pid=started.pid, fetched_bytes=self.record.fetched_bytes)
 
     async def _until_ready(self) -> None:
-        """Wait until the engine is healthy and has generated a token. Raises Failure."""
+        """Wait until the engine is healthy, computes where it should and has generated a token. Raises Failure."""
         client, process = self._client, self.record.process
         assert client is not None
         assert process is not None
+        if self.wanted.rank > 0:
+            # It has no door: its leader answers once every rank has joined.
+            await self._until_it_holds_its_gpus(process, gpu_memory.RANK_SETTLES_S)
+            return self._become_ready(process)
         progress = Progress(self.wanted.startup_timeout_s)
         begun = time.monotonic()
         seen: tuple[int, int] | None = None
@@ -238,6 +251,7 @@ class ShardLife:
             if silent is not None:
                 raise Failure("loading", f"the engine was not ready {silent:.0f} s after its last sign of progress")
             await asyncio.sleep(0.05 if time.monotonic() - begun < 2 else 0.25)
+        await self._until_it_holds_its_gpus(process, 0.0)
         try:
             trouble = await client.generates(self.wanted.served_name)
         except Unreachable as error:
@@ -247,6 +261,15 @@ class ShardLife:
         if trouble is not None:
             raise Failure("loading", trouble)
         self._become_ready(process)
+
+    async def _until_it_holds_its_gpus(self, process: EngineProcess, at_least_s: float) -> None:
+        await gpu_memory.until_held(
+            self._node,
+            self.wanted,
+            process,
+            at_least_s,
+            lambda: self._raise_if_dead(process, "loading", "while loading"),
+        )
 
     async def _listens(self, process: EngineProcess) -> bool:
         mark = processes.mark_of(self._node.files.data_dir, self.wanted.shard_id)
@@ -302,7 +325,7 @@ class ShardLife:
         engine = node.engines.get(self.wanted.engine)
         if engine is None:
             raise Failure("ready", f"the engine {self.wanted.engine} is no longer on this machine")
-        self._client, self._engine = EngineClient(record.url, self._key(), engine.metrics), engine
+        self._client, self._engine = EngineClient(record.url, self._key(), engine), engine
         serves = record.phase == "ready" and await self._client.healthy()
         log.info("shard %s runs as process %d and is taken over", self.wanted.shard_id, process.pid)
         self._report(ShardAdopted, pid=process.pid, url=record.url, ready=serves)
@@ -324,6 +347,8 @@ class ShardLife:
             now = time.monotonic()
             if now >= due:
                 due = now + _PROBE_S
+                if self.wanted.rank > 0:
+                    continue  # it has no door to ask at; its leader's word counts for all
                 healthy, self.readings = await asyncio.gather(client.healthy(), client.readings())
                 now = time.monotonic()
                 cpu_s = self.usage.cpu_s if self.usage else None
@@ -396,9 +421,9 @@ class ShardLife:
     async def _until_gone(self) -> None:
         while True:
             try:
-                return await self._node.processes.stop(
-                    self.wanted.shard_id, self.record.process, self._node.stop_grace_s
-                )
+                await self._node.processes.stop(self.wanted.shard_id, self.record.process, self._node.stop_grace_s)
+                pids = self.usage.pids if self.usage else frozenset()
+                return await gpu_memory.until_given_back(self._node, self.wanted, pids)
             except StillRunning as error:
                 # Its room is not free while it lives, so nothing is reported yet.
                 log.error("shard %s: %s; still waiting for them", self.wanted.shard_id, error)

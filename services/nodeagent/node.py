@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from libs.bus import Bus
+from libs.events.machine import FabricPort, Gpu
 from libs.events.shard import Phase
 from libs.events.views import ShardWanted
 from libs.runtime.secrets import SealingKey
@@ -49,6 +50,13 @@ class Node(msgspec.Struct, kw_only=True):
     sealing_key: SealingKey
     room: Callable[[ShardWanted], str | None]
     """Why a shard does not fit now, or None."""
+    gpus: Callable[[], dict[str, Gpu]]
+    """The GPUs as they are now, by UUID."""
+    holders: Callable[[], dict[str, dict[int, int | None]]]
+    """GPU UUID to the processes that hold memory on it, MB each; a GPU that does not say is absent."""
+    ports: Callable[[], tuple[FabricPort, ...]]
+    interface: str | None
+    """The network interface that holds ``host``."""
     stop_grace_s: float
     stuck_after_s: float
     device_locks: dict[str, asyncio.Lock] = {}

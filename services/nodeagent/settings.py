@@ -42,12 +42,22 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
     ] = None
     labels: Annotated[dict[str, str], _meaning("Labels that models' node selectors are compared with.")] = {}
     engines: Annotated[
-        tuple[Literal["llamacpp", "sim"], ...],
+        tuple[Literal["llamacpp", "vllm", "sglang", "trtllm", "comfyui", "sim"], ...],
         _meaning("Engines to look for. sim answers without a model: for tests and simulated machines."),
-    ] = ("llamacpp", "sim")
+    ] = ("llamacpp", "vllm", "sglang", "trtllm", "comfyui", "sim")
     llama_server: Annotated[
         Path | None,
         _meaning("A llama-server program to run for llamacpp; none: the server in the xllamacpp package."),
+    ] = None
+    engine_programs: Annotated[
+        dict[Literal["vllm", "sglang", "trtllm", "comfyui"], Path],
+        _meaning("Engines somebody installed: vllm: its command, trtllm: its trtllm-serve, sglang: the python it is "
+                 "installed for, comfyui: its main.py (with its environment in venv or .venv beside it). They are not "
+                 "run to ask their version."),
+    ] = {}  # fmt: skip
+    engines_dir: Annotated[
+        Path | None,
+        _meaning("Where engines' own environments are, ENGINE-VERSION each; none: engines in the data folder."),
     ] = None
     fabrics: Annotated[
         dict[str, tuple[str, ...]],

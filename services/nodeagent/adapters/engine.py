@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from ..core.readings import MetricNames, Readings, read
+from ..core.engines import Engine
+from ..core.readings import Readings
 from . import http
 from .http import Unreachable
 
@@ -20,15 +21,17 @@ _FIRST_TOKEN_S = 120.0
 class EngineClient:
     """One engine, at ``url`` (without ``/v1``)."""
 
-    def __init__(self, url: str, key: str | None, metrics: MetricNames) -> None:
+    def __init__(self, url: str, key: str | None, engine: Engine) -> None:
         self.url = url
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._metrics = metrics
+        self._engine = engine
 
     async def healthy(self) -> bool:
         """Whether its health page says that it is ready."""
         try:
-            answer = await http.request("GET", f"{self.url}/health", headers=self._headers, timeout_s=2)
+            answer = await http.request(
+                "GET", f"{self.url}{self._engine.health_path}", headers=self._headers, timeout_s=2
+            )
         except Unreachable:
             return False
         if answer.status != 200:
@@ -41,20 +44,31 @@ class EngineClient:
         return not (isinstance(status, str) and status.lower() in _NOT_YET)
 
     async def generates(self, served_name: str) -> str | None:
-        """Let it generate one token. None when it did, else a sentence. Raises Unreachable."""
-        asked: dict[str, Any] = {"model": served_name, "max_tokens": 1, "temperature": 0, "stream": False}
-        answer = await self._ask("completions", asked | {"prompt": "1"})
-        if answer.status in (404, 405):
-            answer = await self._ask("chat/completions", asked | {"messages": [{"role": "user", "content": "1"}]})
-        if answer.status != 200:
-            return f"its first token failed: it answered HTTP {answer.status}"
-        try:
-            said: Any = msgspec.json.decode(answer.body)
-        except msgspec.DecodeError:
-            return "its first token failed: its answer is not JSON"
-        if not isinstance(said, dict) or not said.get("choices"):
-            return "its first token failed: its answer has no choices"
-        return None
+        """Let it generate one token, or embed one word. None when it did, else a sentence. Raises Unreachable."""
+        if not self._engine.generates:
+            return None
+        asked: dict[str, Any] = {"model": served_name}
+        one = asked | {"max_tokens": 1, "temperature": 0, "stream": False}
+        trouble = ""
+        for what, body, field in (
+            ("completions", one | {"prompt": "1"}, "choices"),
+            ("chat/completions", one | {"messages": [{"role": "user", "content": "1"}]}, "choices"),
+            ("embeddings", asked | {"input": "1"}, "data"),
+        ):
+            answer = await self._ask(what, body)
+            trouble = trouble or f"its first token failed: it answered HTTP {answer.status}"
+            if answer.status in (404, 405) or (answer.status in (400, 501) and what != "embeddings"):
+                continue  # a model for something else
+            if answer.status != 200:
+                return f"its first token failed: it answered HTTP {answer.status}"
+            try:
+                said: Any = msgspec.json.decode(answer.body)
+            except msgspec.DecodeError:
+                return "its first token failed: its answer is not JSON"
+            if not isinstance(said, dict) or not said.get(field):
+                return f"its first token failed: its answer has no {field}"
+            return None
+        return trouble
 
     async def _ask(self, what: str, body: dict[str, Any]) -> http.Response:
         return await http.request(
@@ -67,8 +81,11 @@ class EngineClient:
 
     async def readings(self) -> Readings | None:
         """Its figures; None when it does not tell."""
+        path = self._engine.metrics_path
+        if path is None:
+            return None
         try:
-            answer = await http.request("GET", f"{self.url}/metrics", headers=self._headers, timeout_s=1.5)
+            answer = await http.request("GET", f"{self.url}{path}", headers=self._headers, timeout_s=1.5)
         except Unreachable:
             return None
-        return read(answer.body.decode(errors="replace"), self._metrics) if answer.status == 200 else None
+        return self._engine.readings(answer.body.decode(errors="replace")) if answer.status == 200 else None

@@ -132,6 +132,14 @@ def address_towards(bus_url: str) -> str:
         return "127.0.0.1"
 
 
+def interface_of(address: str) -> str | None:
+    """The network interface that holds an address; None when none does."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address.partition("%")[0] == address for one in addresses):
+            return name
+    return None
+
+
 def filesystems(always: Path) -> tuple[Filesystem, ...]:
     """One entry for each filesystem that stores things, however many folders of it are mounted; ``always``'s own
     is among them whatever its kind."""

@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import Any
 
-from services.nodeagent.core.engines import LLAMACPP_FLAGS, LlamaCppFlag
+from services.nodeagent.core.engines.llamacpp import LLAMACPP_OPTIONS, LlamaCppOption
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--threads", type=int, default=1)
     for always in ("--metrics", "--no-slots", "--no-webui"):
         options.add_argument(always, action="store_true")
-    for flag in LLAMACPP_FLAGS:
+    for flag in LLAMACPP_OPTIONS:
         if flag.takes_value:
             options.add_argument(*flag.names, dest=flag.field, type=int if flag.kind == "int" else str)
         else:
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def value_of(flag: LlamaCppFlag, given: Any, library: Any) -> Any:
+def value_of(flag: LlamaCppOption, given: Any, library: Any) -> Any:
     """What a flag's text is for the library. Raises ValueError."""
     if flag.kind in ("int", "str"):
         return given
@@ -71,7 +71,7 @@ def parameters(options: argparse.Namespace, library: Any, key: str | None) -> An
     params.offline = True
     if key:
         params.api_keys = [key]
-    for flag in LLAMACPP_FLAGS:
+    for flag in LLAMACPP_OPTIONS:
         given = getattr(options, flag.field)
         if given is not None and given is not False:
             setattr(params, flag.field, value_of(flag, given, library))

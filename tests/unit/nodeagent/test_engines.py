@@ -89,10 +89,10 @@ def test_llamacpp_opens_the_first_part(paths: list[str], entry: str | None) -> N
 
 
 def test_llamacpp_says_what_it_cannot_run() -> None:
-    assert "needs weights" in (LLAMA.refusal(shard(engine="llamacpp")) or "")
+    assert "needs weights" in (LLAMA.refusal(shard(engine="llamacpp"), {}) or "")
     safetensors = weights(gguf(path="model.safetensors"))
-    assert "has none" in (LLAMA.refusal(shard(engine="llamacpp", weights=safetensors)) or "")
-    assert LLAMA.refusal(llama_shard(args=("--batch-size", "256"))) is None
+    assert "has none" in (LLAMA.refusal(shard(engine="llamacpp", weights=safetensors), {}) or "")
+    assert LLAMA.refusal(llama_shard(args=("--batch-size", "256")), {}) is None
 
 
 @pytest.mark.parametrize(
@@ -107,42 +107,42 @@ def test_llamacpp_says_what_it_cannot_run() -> None:
     ],
 )
 def test_what_opens_a_file_or_a_door_is_refused_by_name(args: tuple[str, ...]) -> None:
-    refusal = LLAMA.refusal(llama_shard(args=args))
+    refusal = LLAMA.refusal(llama_shard(args=args), {})
     assert refusal is not None
     assert args[0].split("=")[0] in refusal
 
 
 def test_an_option_without_its_value_is_refused() -> None:
-    assert "lacks its value" in (LLAMA.refusal(llama_shard(args=("--batch-size",))) or "")
-    assert "takes no value" in (SIM.refusal(shard(args=("--echo=1",))) or "")
+    assert "lacks its value" in (LLAMA.refusal(llama_shard(args=("--batch-size",)), {}) or "")
+    assert "takes no value" in (SIM.refusal(shard(args=("--echo=1",)), {}) or "")
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PATH", "LLAMA_ARG_MODEL", "CUDA_VISIBLE_DEVICES", "VLLM_API_KEY"])
 def test_variables_that_name_places_devices_or_credentials_are_refused(name: str) -> None:
-    assert name in (SIM.refusal(shard(env={name: "x"})) or "")
+    assert name in (SIM.refusal(shard(env={name: "x"}), {}) or "")
 
 
 def test_tuning_variables_pass() -> None:
-    assert SIM.refusal(shard(env={"OMP_NUM_THREADS": "4", "VLLM_CPU_KVCACHE_SPACE": "1"})) is None
+    assert SIM.refusal(shard(env={"OMP_NUM_THREADS": "4", "VLLM_CPU_KVCACHE_SPACE": "1"}), {}) is None
 
 
 def test_the_key_is_in_the_environment_and_never_on_the_command_line() -> None:
     for engine in (SIM, LLAMA):
         wanted = llama_shard()
-        assert environment(wanted, engine, "ek-secret")[engine.key_variable] == "ek-secret"
+        assert environment(wanted, engine, "ek-secret", PLACE)[engine.key_variable] == "ek-secret"
         assert not any("ek-secret" in part for part in engine.command(wanted, PLACE))
 
 
 def test_devices_are_named_by_uuid_in_bus_order() -> None:
-    env = environment(shard(devices=("GPU-b", "GPU-a")), SIM, None)
+    env = environment(shard(devices=("GPU-b", "GPU-a")), SIM, None, PLACE)
     assert env["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
     assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-    assert environment(shard(), SIM, None)["CUDA_VISIBLE_DEVICES"] == "", "a CPU shard must not grab a GPU"
+    assert environment(shard(), SIM, None, PLACE)["CUDA_VISIBLE_DEVICES"] == "", "a CPU shard must not grab a GPU"
 
 
 def test_sim_takes_its_pace_from_the_profile() -> None:
     wanted = shard(args=("--tok-s", "50"), parallel=7)
-    assert SIM.refusal(wanted) is None
+    assert SIM.refusal(wanted, {}) is None
     command = SIM.command(wanted, PLACE)
     assert after(command, "--tok-s") == "50"
     assert after(command, "--parallel") == "7"

@@ -1,0 +1,99 @@
+"""llama.cpp's HTTP server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from libs.events.machine import Gpu
+from libs.events.views import ShardWanted
+
+from ..readings import MetricNames
+from .base import Place, Prometheus, cores_for, unsafe
+from .options import Option, refusal_of
+
+
+class LlamaCppOption(Option, frozen=True):
+    field: str = ""
+    """The field of the server's parameters it sets."""
+    kind: str = "int"
+
+
+LLAMACPP_OPTIONS: tuple[LlamaCppOption, ...] = (
+    LlamaCppOption(("--batch-size", "-b"), field="n_batch"),
+    LlamaCppOption(("--ubatch-size", "-ub"), field="n_ubatch"),
+    LlamaCppOption(("--n-gpu-layers", "-ngl", "--gpu-layers"), field="n_gpu_layers"),
+    LlamaCppOption(("--cache-ram", "-cram"), field="cache_ram_mib"),
+    LlamaCppOption(("--cache-reuse",), field="n_cache_reuse"),
+    LlamaCppOption(("--threads-http",), field="n_threads_http"),
+    LlamaCppOption(("--flash-attn", "-fa"), field="flash_attn_type", kind="flash"),
+    LlamaCppOption(("--cache-type-k", "-ctk"), field="cache_type_k", kind="ggml"),
+    LlamaCppOption(("--cache-type-v", "-ctv"), field="cache_type_v", kind="ggml"),
+    LlamaCppOption(("--embeddings", "--embedding"), takes_value=False, field="embedding", kind="on"),
+    LlamaCppOption(("--no-cont-batching", "-nocb"), takes_value=False, field="cont_batching", kind="off"),
+    LlamaCppOption(("--no-warmup",), takes_value=False, field="warmup", kind="off"),
+)
+"""Options of ``llama-server`` a profile may set, and the parameter each one is."""
+
+
+class LlamaCpp(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
+    """llama.cpp's HTTP server: the one in the ``xllamacpp`` package, or a ``llama-server`` the settings name."""
+
+    python: str
+    binary: str | None = None
+    name: str = "llamacpp"
+
+    @property
+    def key_variable(self) -> str | None:
+        return "LLAMA_API_KEY"
+
+    @property
+    def metrics(self) -> MetricNames:
+        return MetricNames(
+            running="llamacpp:requests_processing",
+            waiting="llamacpp:requests_deferred",
+            tokens="llamacpp:tokens_predicted_total",
+            # Tokens are counted when a request ends; a decode is counted when it is done.
+            progress=("llamacpp:n_decode_total", "llamacpp:prompt_tokens_total"),
+        )
+
+    def cpu_is_progress(self, wanted: ShardWanted) -> bool:
+        # On a CPU one decode of a long prompt's 2,048 tokens takes minutes with a large model. With a GPU it takes
+        # moments, and a driver that hangs burns CPU.
+        return not wanted.devices
+
+    def refusal(self, wanted: ShardWanted, gpus: Mapping[str, Gpu]) -> str | None:
+        if wanted.weights is None:
+            return "llama.cpp needs weights and the model names none (source: library:NAME)"
+        if self.entry([file.path for file in wanted.weights.files]) is None:
+            return f"llama.cpp runs GGUF files and {wanted.weights.name} has none"
+        if wanted.ranks > 1:
+            return "llama.cpp runs on one machine"
+        # A program the settings name knows more options than the launcher of the package.
+        return unsafe(wanted) or (None if self.binary else refusal_of(wanted.args, LLAMACPP_OPTIONS))
+
+    def entry(self, paths: Sequence[str]) -> str | None:
+        # A split model is opened by its first part, which sorts first. A projector is never the model.
+        models = sorted(path for path in paths if path.endswith(".gguf") and "mmproj" not in path.lower())
+        return models[0] if models else None
+
+    def command(self, wanted: ShardWanted, place: Place) -> list[str]:
+        start = [self.binary] if self.binary else [self.python, "-m", "services.nodeagent.engines.llamacpp_launcher"]
+        return [
+            *start,
+            *("--host", place.host),
+            *("--port", str(place.port)),
+            *("--model", place.weights or ""),
+            *("--alias", wanted.served_name),
+            # The server divides its context among its slots; a profile promises it to each.
+            *("--ctx-size", str(wanted.context_length * wanted.parallel)),
+            *("--parallel", str(wanted.parallel)),
+            *("--threads", str(cores_for(wanted, place.cpu_count))),
+            "--metrics",
+            "--no-slots",
+            "--no-webui",
+            # Its prompt cache in main memory is 8 GiB unless told otherwise, which no reservation knows of.
+            *(() if any(a.split("=")[0] in ("--cache-ram", "-cram") for a in wanted.args) else ("--cache-ram", "0")),
+            *wanted.args,
+        ]

@@ -1,0 +1,81 @@
+"""vLLM, in a Python environment of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from libs.events.machine import Gpu
+from libs.events.views import ShardWanted
+
+from ..readings import MetricNames
+from .base import Place, Prometheus, cores_for, folder_of_safetensors, shape, stages, unsafe, width
+from .python_environment import isolated
+
+VLLM_METRICS = MetricNames(
+    running="vllm:num_requests_running",
+    waiting="vllm:num_requests_waiting",
+    tokens="vllm:generation_tokens_total",
+    kv_used="vllm:kv_cache_usage_perc",
+    progress=("vllm:prompt_tokens_total",),
+)
+
+_CPU_CACHE_SHARE = 4
+"""Of the memory reserved for a shard on the CPU, a quarter is for its KV cache unless the profile says."""
+
+
+class Vllm(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
+    """``program``: its ``vllm`` command."""
+
+    program: str
+    name: str = "vllm"
+
+    @property
+    def key_variable(self) -> str | None:
+        return "VLLM_API_KEY"
+
+    @property
+    def metrics(self) -> MetricNames:
+        return VLLM_METRICS
+
+    def cpu_is_progress(self, wanted: ShardWanted) -> bool:
+        return not wanted.devices
+
+    def refusal(self, wanted: ShardWanted, gpus: Mapping[str, Gpu]) -> str | None:
+        weights = folder_of_safetensors(wanted)
+        if weights is not None:
+            return f"vLLM cannot run it: {weights}"
+        return shape(wanted, gpus, least_capability=7.5, called="vLLM") or unsafe(wanted)
+
+    def entry(self, paths: Sequence[str]) -> str | None:
+        return "" if "config.json" in paths else None
+
+    def command(self, wanted: ShardWanted, place: Place) -> list[str]:
+        command = [self.program, "serve", place.weights or "", "--served-model-name", wanted.served_name]
+        if wanted.rank == 0:
+            command += ["--host", place.host, "--port", str(place.port)]
+        command += ["--max-model-len", str(wanted.context_length), "--max-num-seqs", str(wanted.parallel)]
+        if not wanted.allow_pickle:
+            # Left to choose, it takes pickles where it finds no safetensors.
+            command += ["--load-format", "safetensors"]
+        if wanted.devices:
+            command += ["--tensor-parallel-size", str(width(wanted)), "--pipeline-parallel-size", str(stages(wanted))]
+        if wanted.ranks > 1:
+            command += ["--distributed-executor-backend", "mp", "--nnodes", str(wanted.ranks)]
+            command += ["--node-rank", str(wanted.rank)]
+            command += ["--master-addr", wanted.leader_address, "--master-port", str(wanted.leader_port)]
+            if wanted.rank > 0:
+                command.append("--headless")
+        return [*command, *wanted.args]
+
+    def environment(self, wanted: ShardWanted, place: Place) -> dict[str, str]:
+        env = isolated(self.program) | {"VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1"}
+        if wanted.ranks > 1:
+            env["VLLM_HOST_IP"] = place.host
+        if not wanted.devices:
+            env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+            env.setdefault("OMP_NUM_THREADS", str(cores_for(wanted, place.cpu_count)))
+            if "VLLM_CPU_KVCACHE_SPACE" not in wanted.env:
+                env["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, wanted.memory_mb // 1024 // _CPU_CACHE_SHARE))
+        return env
