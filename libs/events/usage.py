@@ -18,6 +18,18 @@ Status = Literal[
 ]
 
 
+Protocol = Literal[
+    "openai.chat",
+    "openai.completions",
+    "openai.responses",
+    "openai.embeddings",
+    "anthropic.messages",
+    "rerank",
+    "tokenize",
+]
+"""What the client spoke, and of what."""
+
+
 class RequestRecord(Value, frozen=True, kw_only=True):
     """One request, finished. Attempts are counted in it; they are not records of their own."""
 
@@ -30,7 +42,7 @@ class RequestRecord(Value, frozen=True, kw_only=True):
     model_asked: str
     model: str
     """The model that answered, or would have."""
-    protocol: Literal["openai.chat", "openai.completions"]
+    protocol: Protocol
     stream: bool = False
     status: Status
     http_status: int = 200

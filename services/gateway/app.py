@@ -20,7 +20,7 @@ from .admin import Admin
 from .asking import Engines
 from .checks import Checks
 from .completions import Completions
-from .core.kinds import CHAT, TEXT
+from .core.kinds import COMPLETIONS
 from .door import Door
 from .parent import Parent, listen
 from .projections import Keys, Policies, Routes
@@ -67,7 +67,7 @@ class Gateway:
             max_body_bytes=settings.max_body_bytes,
             forward_headers=settings.forward_headers,
         )
-        for kind in (CHAT, TEXT):
+        for kind in COMPLETIONS:
             door.add("POST", kind.path, completions.of(kind))
         Admin(door, bus)
         # Answers in flight may use most of the time a stop has; the rest is for the spool and the bus.

@@ -14,7 +14,6 @@ from .call import Call
 from .core import errors
 from .core.choice import choose, retry_after
 from .core.errors import Fault, fault_in
-from .core.kinds import Kind
 from .metering import Meter
 from .projections import Routes, Target
 
@@ -58,9 +57,9 @@ class Engines:
 
     @asynccontextmanager
     async def asked(
-        self, target: Target, call: Call, kind: Kind, body: bytes, extra: bytes
+        self, target: Target, call: Call, path: str, body: bytes, extra: bytes
     ) -> AsyncIterator[Connection]:
-        """A connection with the head of a good answer on it.
+        """A connection with the head of a good answer on it. ``path`` is the engine's.
 
         Raises Fault for what is the request's fault, Retryable for what is the endpoint's, Abandoned. Leaving
         the block with an exception closes the connection; otherwise it is kept for the next request.
@@ -70,7 +69,7 @@ class Engines:
         connection: Connection | None = None
         keep = False
         try:
-            connection = await self._sent(target, call, _head(target, kind, body, extra), body)
+            connection = await self._sent(target, call, _head(target, path, body, extra), body)
             if connection.status != 200:
                 raise self.refusal(fault_in(await connection.read_all(ERROR_BODY_BYTES), connection.status))
             yield connection
@@ -193,14 +192,14 @@ class Attempts:
         log.warning("%s failed for a request to %s: %s", self._tried[-1], self._model, problem.reason)
 
 
-def _head(target: Target, kind: Kind, body: bytes, extra: bytes) -> bytes:
+def _head(target: Target, path: str, body: bytes, extra: bytes) -> bytes:
     """The request's head. Nothing of the client's is in it but what ``extra`` holds."""
     pool = target.pool
     return (
         b"POST %s HTTP/1.1\r\nhost: %s\r\nuser-agent: llmgw\r\naccept: */*\r\naccept-encoding: identity\r\n"
         b"content-type: application/json\r\ncontent-length: %d\r\n%s%s\r\n"
         % (
-            (pool.path + kind.path).encode(),
+            (pool.path + path).encode(),
             pool.authority.encode(),
             len(body),
             target.authorization,

@@ -11,7 +11,7 @@ from typing import Any
 
 from .adapters.http import HOLD_HEAD, ON_DISCONNECT
 from .adapters.upstream import Abandoned, Connection
-from .core.errors import Fault, body_of, body_too_large, encoding_not_taken
+from .core.errors import Fault, Protocol, body_of, body_too_large, encoding_not_taken, protocol_of
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -19,6 +19,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
+
+MOST_WARNINGS = 16
+WARNING_CHARACTERS = 300
 
 _numbers = random.Random(random.SystemRandom().getrandbits(128))
 """Request ids must be unique, not secret: the system is asked for randomness once, not for each request."""
@@ -32,7 +35,7 @@ class Call:
 
     __slots__ = (
         *("_receive", "_send", "answered", "attributes", "authorization", "body_bytes", "connection", "encoding"),
-        *("gone", "headers", "method", "path", "request_id", "scope", "started", "started_at", "status"),
+        *("gone", "headers", "method", "path", "protocol", "request_id", "scope", "started", "started_at", "status"),
         *("traceparent", "tracestate"),
     )
 
@@ -42,6 +45,7 @@ class Call:
         self._send = send
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.protocol: Protocol = protocol_of(self.path)
         self.started = time.perf_counter()
         self.started_at = datetime.now(UTC)
         self.request_id = f"req-{_numbers.getrandbits(80):020x}"
@@ -52,6 +56,8 @@ class Call:
         self.body_bytes = 0
         self.headers: Headers = [(b"x-request-id", self.request_id.encode())]
         """What goes with the answer whatever it is."""
+        if self.protocol == "anthropic":
+            self.headers.append((b"request-id", self.request_id.encode()))
         self.connection: Connection | None = None
         self.attributes: dict[str, str | int] = {}
         """Of the request's span, as OpenTelemetry's GenAI conventions name them; never text."""
@@ -127,7 +133,13 @@ class Call:
         headers: Headers = [JSON, *fault.headers]
         if fault.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % max(1, math.ceil(fault.retry_after_s))))
-        await self.answer(fault.status, body_of(fault), headers)
+        await self.answer(fault.status, body_of(fault, self.protocol, self.request_id), headers)
+
+    def warn(self, warnings: Iterable[str]) -> None:
+        """Tell the client what of its request had no effect."""
+        for warning in list(warnings)[:MOST_WARNINGS]:
+            text = " ".join(warning.split())[:WARNING_CHARACTERS]
+            self.headers.append((b"x-llmgw-warning", text.encode("ascii", "replace")))
 
     @property
     def elapsed_ms(self) -> float:

@@ -21,8 +21,10 @@ from .checks import Checks, fits
 from .core import body as bodies
 from .core import errors
 from .core.body import Asked, Readable
+from .core.dialects import Events, Spoken
 from .core.errors import Fault, event_of, fault_in
 from .core.kinds import Kind
+from .core.protocols.events import BadStream
 from .core.raw import present
 from .core.sse import EventStream, Overlong
 from .core.usage import Used, answer_in
@@ -96,6 +98,11 @@ class Completions:
         key = self._door.authenticate(call, "client")
         meter = Meter(self._spool, self._rates, call, kind, key)
         body = await call.body(self._max_body_bytes)
+        spoken = None
+        if kind.dialect is not None:
+            spoken = kind.dialect(body, call.request_id.removeprefix("req-"))
+            call.warn(spoken.warnings)
+            body = spoken.body
         asked = bodies.read(body, kind.content)
         served = open_to(self._routes, key, asked.model)
         _check_bounds(asked, served, kind)
@@ -106,7 +113,7 @@ class Completions:
                 body = await self._judged(call, key, asked, served, body)
             except RecursionError:
                 raise errors.too_deep() from None
-            await self._ask(call, kind, meter, asked, served, body)
+            await self._ask(call, kind, meter, asked, served, body, spoken)
         except Fault as fault:
             meter.close(_status_of(fault), fault.status)
             raise
@@ -185,17 +192,22 @@ class Completions:
 
     # the engine's answer
 
-    async def _ask(self, call: Call, kind: Kind, meter: Meter, asked: Asked, served: Served, body: bytes) -> None:
+    async def _ask(
+        self, call: Call, kind: Kind, meter: Meter, asked: Asked, served: Served, body: bytes, spoken: Spoken | None
+    ) -> None:
         extra = self._extra(call)
         attempts = self._engines.attempts(served.route.model, meter)
         while True:
             target = attempts.next()
+            question: tuple[str, bytes] | None = (kind.engine_path, body)
             try:
-                async with self._engines.asked(target, call, kind, body, extra) as connection:
-                    if asked.stream and connection.content_type.startswith(b"text/event-stream"):
-                        await self._stream(call, meter, asked, connection)
-                    else:
-                        await self._whole(call, meter, connection)
+                while question is not None:
+                    async with self._engines.asked(target, call, *question, extra) as connection:
+                        if asked.stream and connection.content_type.startswith(b"text/event-stream"):
+                            await self._stream(call, meter, asked, spoken, connection)
+                            question = None
+                        else:
+                            question = await self._whole(call, meter, spoken, question, connection)
                 return
             except Retryable as problem:
                 if call.answered:
@@ -212,26 +224,55 @@ class Completions:
             extra += call.forwarded(self._forward)
         return extra
 
-    async def _whole(self, call: Call, meter: Meter, connection: Connection) -> None:
-        """An answer that comes in one piece: until it is all here, another endpoint may still be asked."""
+    async def _whole(
+        self, call: Call, meter: Meter, spoken: Spoken | None, question: tuple[str, bytes], connection: Connection
+    ) -> tuple[str, bytes] | None:
+        """An answer that comes in one piece: until it is all here, another endpoint may still be asked.
+
+        What is to be asked of the same engine next, None when that was all and the client has its answer.
+        """
         payload = await connection.read_all(MAX_ANSWER_BYTES)
         answer = answer_in(payload)
-        if answer is None:
-            raise UpstreamFailure("protocol", "the answer is not a JSON object")
-        if present(answer.error) and not present(answer.choices):
+        if answer is not None and present(answer.error) and not present(answer.choices):
             raise self._engines.refusal(fault_in(payload, 502))
-        if answer.usage is not None:
-            used = answer.usage.used()
+        if spoken is None:
+            if answer is None:
+                raise UpstreamFailure("protocol", "the answer is not a JSON object")
+            used = answer.usage.used() if answer.usage is not None else None
         else:
+            try:
+                if (further := spoken.further(*question, payload)) is not None:
+                    return further
+                payload, used = spoken.whole(payload), spoken.used(payload)
+            except BadStream as error:
+                raise UpstreamFailure("protocol", str(error)) from None
+        if used is None:
             meter.tokens = max(1, len(payload) // 4)
             used = meter.estimate()
         meter.close("ok", 200, used)
         await call.answer(200, payload)
+        return None
 
-    async def _stream(self, call: Call, meter: Meter, asked: Asked, connection: Connection) -> None:
-        events = EventStream(asked.wants_usage)
+    async def _stream(
+        self, call: Call, meter: Meter, asked: Asked, spoken: Spoken | None, connection: Connection
+    ) -> None:
+        # ``events`` finds and counts what the engine sends, ``say`` makes of it what the client reads.
+        events = EventStream(asked.wants_usage or spoken is not None)
+        say = spoken.events() if spoken is not None and spoken.events is not None else UNTRANSLATED
         try:
-            out = await self._first(events, connection)
+            out = await self._passed(call, meter, events, say, connection)
+        except UpstreamFailure:
+            if call.answered:
+                await self._cut_short(call, meter, events, say, b"", errors.upstream_broken())
+            raise
+        await self._end(call, meter, events, say, out)
+
+    async def _passed(
+        self, call: Call, meter: Meter, events: EventStream, say: Events, connection: Connection
+    ) -> bytes:
+        """All but the last events, as they come; the rest of what there is. Raises UpstreamFailure."""
+        try:
+            out = say.feed(await self._first(events, connection))
             connection.deadline = None
             meter.first_token_ms = call.elapsed_ms
             while not events.finished and events.failure is None:
@@ -242,18 +283,11 @@ class Completions:
                     await call.write(out, True)
                 data = await connection.read()
                 if not data:
-                    out = b""
-                    break
-                out = events.feed(data)
-        except Overlong as error:
+                    return b""
+                out = say.feed(events.feed(data))
+        except (Overlong, BadStream) as error:
             raise UpstreamFailure("protocol", str(error)) from None
-        except UpstreamFailure:
-            if not call.answered:
-                raise
-            if not events.finished:
-                await self._cut_short(call, meter, events, b"", errors.upstream_broken())
-                raise
-        await self._end(call, meter, events, out)
+        return out
 
     async def _first(self, events: EventStream, connection: Connection) -> bytes:
         """The events up to the first one with content. An error before it is the endpoint's or the request's."""
@@ -267,28 +301,44 @@ class Completions:
             if events.started:
                 return out
 
-    async def _end(self, call: Call, meter: Meter, events: EventStream, out: bytes) -> None:
+    async def _end(self, call: Call, meter: Meter, events: EventStream, say: Events, out: bytes) -> None:
         """The last write: closed in the spool before it is made."""
         if events.failure is not None:
-            await self._cut_short(call, meter, events, out, fault_in(events.failure, 502))
+            await self._cut_short(call, meter, events, say, out, fault_in(events.failure, 502))
             raise UpstreamFailure("protocol", "an error in the stream")
         if not events.complete:
-            await self._cut_short(call, meter, events, out, errors.upstream_broken())
+            await self._cut_short(call, meter, events, say, out, errors.upstream_broken())
             raise UpstreamFailure("closed", "the stream ended without an end")
         meter.delivering(events.tokens)
         used = events.usage.used() if events.usage is not None else meter.estimate()
+        out += say.feed(events.close(used))
         meter.close("ok", 200, used)
         if not call.answered:
             await call.begin(200, SSE)
-        await call.write(out + events.close(used), False)
+        await call.write(out, False)
 
-    async def _cut_short(self, call: Call, meter: Meter, events: EventStream, out: bytes, fault: Fault) -> None:
+    async def _cut_short(
+        self, call: Call, meter: Meter, events: EventStream, say: Events, out: bytes, fault: Fault
+    ) -> None:
         """The engine failed after content went out: say so in the stream."""
         meter.delivering(events.tokens)
         meter.close("upstream_error", 200, _as_far(events, meter))
         if not call.answered:
             await call.begin(200, SSE)
-        await call.write(out + event_of(fault), False)
+        await call.write(out + say.fail(fault), False)
+
+
+class _Untranslated:
+    """The events of an engine for a client that speaks what it speaks."""
+
+    def feed(self, data: bytes) -> bytes:
+        return data
+
+    def fail(self, fault: Fault) -> bytes:
+        return event_of(fault)
+
+
+UNTRANSLATED = _Untranslated()
 
 
 def _as_far(events: EventStream, meter: Meter) -> Used:
@@ -313,11 +363,11 @@ def _status_of(fault: Fault) -> Status:
 
 def _check_bounds(asked: Asked, served: Served, kind: Kind) -> None:
     route = served.route
-    if route.capabilities and kind.capability not in route.capabilities:
+    if kind.capability is not None and route.capabilities and kind.capability not in route.capabilities:
         raise errors.capability_missing(route.model, kind.capability, route.capabilities)
     for field, value in asked.limits():
         if value > served.max_tokens:
-            raise errors.too_many_tokens(field, value, served.max_tokens, route.model)
+            raise errors.too_many_tokens(kind.limit or field, value, served.max_tokens, route.model)
 
 
 def _limit_headers(limit: int, left: int, over: Refusal | None) -> list[tuple[bytes, bytes]]:

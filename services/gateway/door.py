@@ -113,7 +113,11 @@ class Door:
     async def _models(self, call: Call) -> None:
         key = self.authenticate(call, "client")
         served = sorted(visible(self._routes.models, key).values(), key=_first_the_usable)
-        await call.answer(200, msgspec.json.encode({"object": "list", "data": [_described(one) for one in served]}))
+        data = [_described(one) for one in served]
+        first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+        # What Anthropic's clients read of a list stands beside what OpenAI's do.
+        pages = {"has_more": False, "first_id": first, "last_id": last}
+        await call.answer(200, msgspec.json.encode({"object": "list", "data": data, **pages}))
 
     async def _model(self, call: Call) -> None:
         key = self.authenticate(call, "client")
@@ -152,4 +156,7 @@ def _described(served: Served) -> dict[str, object]:
         "capabilities": list(route.capabilities),
         "aliases": list(route.aliases),
         "ready": served.ready,
+        "type": "model",
+        "display_name": route.model,
+        "created_at": route.created_at,
     }

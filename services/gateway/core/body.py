@@ -35,6 +35,8 @@ class Asked(msgspec.Struct):
     max_completion_tokens: _Count | None = None
     messages: msgspec.Raw = ABSENT
     prompt: msgspec.Raw = ABSENT
+    input: msgspec.Raw = ABSENT
+    query: msgspec.Raw = ABSENT
 
     @property
     def wants_usage(self) -> bool:
@@ -54,8 +56,8 @@ _AT = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"missing required field `(.+?)`")
 
 
-def read(body: bytes, content: str) -> Asked:
-    """The request in ``body``, whose text is in the field ``content`` (``messages`` or ``prompt``).
+def read(body: bytes, content: str | None) -> Asked:
+    """The request in ``body``, whose text is in the field ``content`` (``messages``, ``prompt``, ...; None: in any).
 
     Raises Fault (400) naming the field that is wrong.
     """
@@ -69,6 +71,8 @@ def read(body: bytes, content: str) -> Asked:
         raise _not_json(error) from None
     except RecursionError:
         raise too_deep() from None
+    if content is None:
+        return asked
     value: msgspec.Raw = getattr(asked, content)
     if not present(value):
         raise bad_body(f"Missing required parameter: '{content}'.", param=content, code="missing_required_parameter")
@@ -144,9 +148,12 @@ class Readable(msgspec.Struct):
     @property
     def unreadable(self) -> str | None:
         """The field that holds something else than text, as token ids: no policy can read it."""
-        prompt = self.fields.get("prompt")
-        parts = prompt if isinstance(prompt, list) else [] if prompt is None else [prompt]
-        return "prompt" if any(not isinstance(part, str) for part in parts) else None
+        for name in ("prompt", "input"):
+            value = self.fields.get(name)
+            parts = value if isinstance(value, list) else [] if value is None else [value]
+            if any(not isinstance(part, str) for part in parts):
+                return name
+        return "tokens" if self.fields.get("tokens") else None
 
     def segments(self) -> tuple[Segment, ...]:
         """Every piece of text the model may read, with the JSON pointer to it; of more than ``MOST_SEGMENTS``, one
@@ -181,7 +188,7 @@ class Readable(msgspec.Struct):
 
 _READ = (
     *("messages", "prompt", "suffix", "tools", "functions", "response_format", "documents", "prediction"),
-    *("chat_template", "chat_template_kwargs"),
+    *("chat_template", "chat_template_kwargs", "input", "query", "content", "tokens"),
 )
 """Fields whose text engines put before the model."""
 

@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 
-Protocol = Literal["openai"]
+from .protocols.messages_errors import error_object
+
+Protocol = Literal["openai", "anthropic"]
 
 KNOWN_MODELS_NAMED = 20
 """How many model names an error lists: enough to see a typing mistake, short enough to read."""
@@ -46,22 +48,29 @@ class Fault(Exception):
         self.headers = tuple(headers)
 
 
-def _openai(fault: Fault) -> bytes:
-    error = {"message": fault.message, "type": fault.kind, "param": fault.param, "code": fault.code}
-    return msgspec.json.encode({"error": error})
+def protocol_of(path: str) -> Protocol:
+    """What a client speaks that asks for a path."""
+    return "anthropic" if path.startswith("/v1/messages") else "openai"
 
 
-ENVELOPES: dict[Protocol, Callable[[Fault], bytes]] = {"openai": _openai}
+def _openai(fault: Fault, request_id: str | None) -> dict[str, Any]:
+    return {"error": {"message": fault.message, "type": fault.kind, "param": fault.param, "code": fault.code}}
 
 
-def body_of(fault: Fault, protocol: Protocol = "openai") -> bytes:
+ENVELOPES: dict[Protocol, Callable[[Fault, str | None], dict[str, Any]]] = {
+    "openai": _openai,
+    "anthropic": error_object,
+}
+
+
+def body_of(fault: Fault, protocol: Protocol = "openai", request_id: str | None = None) -> bytes:
     """The JSON body of an error answer."""
-    return ENVELOPES[protocol](fault)
+    return msgspec.json.encode(ENVELOPES[protocol](fault, request_id))
 
 
-def event_of(fault: Fault, protocol: Protocol = "openai") -> bytes:
-    """The events that end a stream which already has content."""
-    return b"data: %s\n\ndata: [DONE]\n\n" % ENVELOPES[protocol](fault)
+def event_of(fault: Fault) -> bytes:
+    """The events that end a stream of Chat or of completions which already has content."""
+    return b"data: %s\n\ndata: [DONE]\n\n" % body_of(fault)
 
 
 # who may

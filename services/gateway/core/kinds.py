@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
+
+from libs.events.usage import Protocol
+
+from . import dialects
+from .dialects import Dialect
 
 
 class Kind(NamedTuple):
     path: str
-    """Ours and the engine's."""
-    content: str
-    """The field that holds the text."""
-    capability: str
-    """What a model must be able to do."""
-    protocol: Literal["openai.chat", "openai.completions"]
+    content: str | None
+    """The field that must be there and holds the text; None: engines have several."""
+    capability: str | None
+    """What a model must be able to do; None: nothing in particular."""
+    protocol: Protocol
     operation: str
     """OpenTelemetry's name for it."""
+    engine_path: str
+    dialect: Dialect | None = None
+    """None: engines understand it as it is."""
+    limit: str | None = None
+    """What the client calls ``max_tokens``, where it is called otherwise."""
 
 
-CHAT = Kind("/v1/chat/completions", "messages", "chat", "openai.chat", "chat")
-TEXT = Kind("/v1/completions", "prompt", "completions", "openai.completions", "text_completion")
+_CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+CHAT = Kind(_CHAT, "messages", "chat", "openai.chat", "chat", _CHAT)
+TEXT = Kind(_COMPLETIONS, "prompt", "completions", "openai.completions", "text_completion", _COMPLETIONS)
+MESSAGES = Kind("/v1/messages", "messages", "chat", "anthropic.messages", "chat", _CHAT, dialects.messages)
+RESPONSES = Kind(
+    "/v1/responses", "messages", "chat", "openai.responses", "chat", _CHAT, dialects.responses, "max_output_tokens"
+)
+EMBEDDINGS = Kind(
+    *("/v1/embeddings", "input", "embeddings", "openai.embeddings", "embeddings", "/v1/embeddings"),
+    dialects.embedded,
+)
+RERANK = Kind("/v1/rerank", "query", "rerank", "rerank", "rerank", "/v1/rerank", dialects.ranked)
+TOKENIZE = Kind("/tokenize", None, None, "tokenize", "tokenize", "/tokenize", dialects.uncounted)
+DETOKENIZE = Kind("/detokenize", None, None, "tokenize", "detokenize", "/detokenize", dialects.uncounted)
+COUNT_TOKENS = Kind(
+    "/v1/messages/count_tokens", "messages", "chat", "tokenize", "count_tokens", "/tokenize", dialects.counted
+)
+
+COMPLETIONS = (CHAT, TEXT, MESSAGES, RESPONSES, EMBEDDINGS, RERANK, TOKENIZE, DETOKENIZE, COUNT_TOKENS)
+"""All of them."""

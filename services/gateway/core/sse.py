@@ -31,7 +31,7 @@ class Overlong(ValueError):
     """An event is longer than any real one."""
 
 
-class _Lines:
+class Lines:
     """Blocks of whole events out of bytes cut anywhere; every line end becomes a single LF."""
 
     __slots__ = ("_began", "_held", "_held_bytes", "_swallow")
@@ -148,7 +148,7 @@ class EventStream:
     )
 
     def __init__(self, wants_usage: bool) -> None:
-        self._lines = _Lines()
+        self._lines = Lines()
         self._opening: list[bytes] = []
         self._first: bytes | None = None
         self._usage_event: bytes | None = None

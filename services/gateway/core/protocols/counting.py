@@ -7,6 +7,8 @@ import msgspec
 from .events import BadStream
 from .fields import Json
 
+TOKENIZE, RENDER = "/tokenize", "/apply-template"
+
 _KEPT = ("model", "messages", "tools", "chat_template_kwargs", "continue_final_message", "add_generation_prompt")
 
 
@@ -14,6 +16,26 @@ def request(chat: Json) -> bytes:
     """The question for a chat request: its prompt as the engine's template renders it, tools and all."""
     out = {name: chat[name] for name in _KEPT if name in chat}
     return msgspec.json.encode({"add_generation_prompt": True, **out})
+
+
+def further(path: str, body: bytes, payload: bytes) -> tuple[str, bytes] | None:
+    """What an engine must be asked that does not count a chat at once: llama.cpp renders it first, then counts text."""
+    asked, answered = _fields(body), _fields(payload)
+    if path == RENDER:
+        return TOKENIZE, msgspec.json.encode({"content": answered.get("prompt"), "add_special": True})
+    if "messages" in asked and answered.get("count") is None:
+        return RENDER, body
+    return None
+
+
+def _fields(payload: bytes) -> Json:
+    try:
+        return _object.decode(payload)
+    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+        raise BadStream(f"the answer is no JSON object: {problem}") from None
+
+
+_object = msgspec.json.Decoder(Json)
 
 
 class _Answer(msgspec.Struct):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..sse import _Lines
+from ..sse import Lines
 
 
 class BadStream(ValueError):
@@ -26,7 +26,7 @@ class Events:
     __slots__ = ("_lines",)
 
     def __init__(self) -> None:
-        self._lines = _Lines()
+        self._lines = Lines()
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """Raises Overlong."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import Fault, bad_body
+from ..errors import Fault, bad_body, too_deep
 
 Json = dict[str, Any]
 
@@ -29,6 +29,8 @@ def decoded(body: bytes) -> Json:
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise bad_body(f"The body is not valid JSON: {problem}. Send one JSON object.", code="invalid_json") from None
+    except RecursionError:
+        raise too_deep() from None
 
 
 def wrong(at: str, found: Any, wanted: str) -> Fault:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ..errors import Fault
-from .fields import Json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..errors import Fault
 
 TYPES = {
     400: "invalid_request_error",
@@ -25,12 +27,12 @@ def error_type(status: int) -> str:
     return TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
 
 
-def error_object(fault: Fault, request_id: str | None = None) -> Json:
+def error_object(fault: Fault, request_id: str | None = None) -> dict[str, Any]:
     """The body of an error answer, and the data of an error event."""
     message = fault.message
     if fault.param and fault.param not in message:
         message = f"{fault.param}: {message}"
-    error: Json = {"type": "error", "error": {"type": error_type(fault.status), "message": message}}
+    error: dict[str, Any] = {"type": "error", "error": {"type": error_type(fault.status), "message": message}}
     if request_id is not None:
         error["request_id"] = request_id
     return error

@@ -1,0 +1,123 @@
+"""How a request of each protocol is put to an engine, and the engine's answer to the client.
+
+A dialect takes the client's body and gives what the engine is asked, with the ways back for its answer. Requests
+that an engine understands as they are have no dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from .errors import Fault
+from .protocols import (
+    chat_to_message,
+    chat_to_response,
+    counting,
+    embeddings,
+    messages_to_chat,
+    rerank,
+    responses_to_chat,
+)
+from .protocols.fields import decoded
+from .usage import Used, answer_in
+
+
+class Events(Protocol):
+    """Translates a streamed answer."""
+
+    def feed(self, data: bytes) -> bytes:
+        """The client's events out of the engine's. Raises BadStream."""
+
+    def fail(self, fault: Fault) -> bytes:
+        """The event that ends a stream which already has content."""
+
+
+class Spoken(msgspec.Struct, frozen=True):
+    """One request in the engine's protocol."""
+
+    body: bytes
+    whole: Callable[[bytes], bytes]
+    """The client's answer out of the engine's, when it comes in one piece. Raises BadStream."""
+    events: Callable[[], Events] | None = None
+    """None: there is no stream of it."""
+    used: Callable[[bytes], Used | None] = lambda payload: _used(payload)
+    """Tokens the engine says it used; None where it does not say."""
+    further: Callable[[str, bytes, bytes], tuple[str, bytes] | None] = lambda path, body, payload: None
+    """What the engine is to be asked next, path and body, by what it was asked and answered; None: nothing."""
+    warnings: tuple[str, ...] = ()
+    """What of the request could not be said to the engine."""
+
+
+Dialect = Callable[[bytes, str], Spoken]
+"""The body and a token that is unique for the request. Raises Fault naming what cannot be translated."""
+
+
+def _used(payload: bytes) -> Used | None:
+    answer = answer_in(payload)
+    return answer.usage.used() if answer is not None and answer.usage is not None else None
+
+
+def _nothing(payload: bytes) -> Used | None:
+    return Used()
+
+
+def messages(body: bytes, token: str) -> Spoken:
+    """Anthropic Messages on an engine that speaks Chat."""
+    fields = decoded(body)
+    chat = messages_to_chat.request(fields)
+    shape = chat_to_message.shape_of(fields, token)
+    return Spoken(
+        body=chat.encoded(),
+        whole=lambda payload: chat_to_message.message(payload, shape),
+        events=lambda: chat_to_message.MessageEvents(shape),
+        warnings=tuple(chat.warnings),
+    )
+
+
+def responses(body: bytes, token: str) -> Spoken:
+    """OpenAI Responses on an engine that speaks Chat."""
+    fields = decoded(body)
+    chat = responses_to_chat.request(fields)
+    shape = chat_to_response.shape_of(fields, token)
+    return Spoken(
+        body=chat.encoded(),
+        whole=lambda payload: chat_to_response.response(payload, shape),
+        events=lambda: chat_to_response.ResponseEvents(shape),
+        warnings=tuple(chat.warnings),
+    )
+
+
+def embedded(body: bytes, token: str) -> Spoken:
+    """Embeddings: numbers from the engine, what was asked for to the client."""
+    wanted, asked = embeddings.request(body)
+    return Spoken(body=asked, whole=lambda payload: embeddings.answer(payload, wanted))
+
+
+def ranked(body: bytes, token: str) -> Spoken:
+    """Reranking: one shape whatever the engine's."""
+    return Spoken(
+        body=rerank.request(body),
+        whole=lambda payload: rerank.answer(payload, body, f"rerank-{token}"),
+        used=rerank.used_in,
+    )
+
+
+def uncounted(body: bytes, token: str) -> Spoken:
+    """What an engine answers without generating or reading anything: passed on as it is, at no tokens."""
+    return Spoken(body=body, whole=lambda payload: payload, used=_nothing)
+
+
+def counted(body: bytes, token: str) -> Spoken:
+    """A Messages request whose tokens are counted: what the engine is asked, and its count in Anthropic's shape."""
+    fields = decoded(body)
+    chat = messages_to_chat.request({"max_tokens": 1} | fields)
+    return Spoken(
+        body=counting.request(chat.body),
+        whole=lambda payload: counting.answer(counting.count(payload)),
+        used=_nothing,
+        further=counting.further,
+        warnings=tuple(chat.warnings),
+    )
