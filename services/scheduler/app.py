@@ -22,10 +22,10 @@ from .handlers import Questions
 from .projections import Projection
 from .settings import SchedulerSettings
 
-AGGREGATES = ("machine", "node", "shard", "replica", "model", "library", "mirror")
+AGGREGATES = ("machine", "node", "shard", "replica", "model", "library", "mirror", "system")
 SUBJECTS = (*(plane("evt", aggregate) for aggregate in AGGREGATES), elected("scheduler"))
 """What the state is folded from."""
-OWNS = ("model", "node", "replica", "scheduler")
+OWNS = ("model", "node", "replica", "scheduler", "system")
 """Aggregates only a scheduler writes: an unknown event among them comes from a newer scheduler."""
 
 DECIDED = Counter("llmgw_scheduler_decisions_total", "Decisions made without a command, by the event's tag.", ["event"])
@@ -78,7 +78,8 @@ class Scheduler:
 
     def _react(self, state: State, now: datetime) -> Sequence[tuple[str, Event]]:
         with REACTING.time():
-            decisions = self._reconciler.react(state, self._listener.asked_to_decide(state.facts.machines), now)
+            hearing = self._listener.asked_to_decide(state.facts.machines)
+            decisions = self._reconciler.react(state, hearing, now, self._listener.traffic())
         for _, event in decisions:
             DECIDED.labels(tag_of(event)).inc()
         return decisions

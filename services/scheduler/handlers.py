@@ -60,7 +60,8 @@ class Questions:
         state = self._authority.state
         models = [model for _, model in sorted(state.facts.models.items()) if not model.removed]
         return ModelsAnswer(
-            models=tuple(model_view(state, model) for model in models), specs=tuple(model.spec for model in models)
+            models=tuple(model_view(state, model) for model in models),
+            specs=tuple(model.declared for model in models),
         )
 
     async def state(self, question: SchedulerState) -> StateAnswer:
@@ -70,6 +71,7 @@ class Questions:
             hash=state.hash(),
             leader=self._authority.leading,
             instance=self._authority.instance,
+            stopped=state.facts.stopped,
         )
 
 

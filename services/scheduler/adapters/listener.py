@@ -12,6 +12,8 @@ from libs.events.leadership import SchedulerPulse
 from libs.events.machine import MachineSample
 
 from ..core.hearing import Heard, Hearing
+from ..core.traffic import Traffic
+from .gateways import Gateways
 
 PULSE_EVERY_S = 1.0
 DEAF_AFTER_S = 3.0
@@ -23,7 +25,7 @@ SNAPSHOT_S = 0.25
 class _Voice:
     """What one machine said last."""
 
-    __slots__ = ("disk_free_mb", "fetching", "foreign_mb", "heard", "shards")
+    __slots__ = ("disk_free_mb", "fetching", "foreign_holders", "foreign_mb", "heard", "shards")
 
     def __init__(self) -> None:
         self.heard = 0.0
@@ -32,6 +34,7 @@ class _Voice:
         """Weights to what was said of them and when that last changed."""
         self.disk_free_mb: int | None = None
         self.foreign_mb: dict[str, int] = {}
+        self.foreign_holders: dict[str, str] = {}
 
     def says(self, sample: MachineSample, now: float) -> None:
         self.heard = now
@@ -43,6 +46,11 @@ class _Voice:
         }
         self.disk_free_mb = max(sample.disk_free_mb.values(), default=None)
         self.foreign_mb = {gpu.uuid: gpu.foreign_memory_mb for gpu in sample.gpus if gpu.foreign_memory_mb}
+        self.foreign_holders = {
+            gpu.uuid: ", ".join(f"process {one.pid}" for one in gpu.foreign_processes)
+            for gpu in sample.gpus
+            if gpu.foreign_processes
+        }
 
 
 class Listener:
@@ -60,12 +68,16 @@ class Listener:
         self._known_since: dict[str, float] = {}
         self._own_voice = 0.0
         self._listening_since = monotonic()
+        self._hearing_since = self._listening_since
+        """Without a gap, whether it decided or not: a standby that takes over knows what gateways did."""
         self._asked = 0.0
         self._snapshot: tuple[float, Hearing | None] = (0.0, None)
         self._pulse: asyncio.Task[None] | None = None
+        self.gateways = Gateways(monotonic)
 
     async def start(self) -> None:
         await self._bus.listen(MachineSample, self.hear)
+        await self.gateways.start(self._bus)
         await self._bus.listen(SchedulerPulse, self.hear_ourselves, instance=self._instance)
         self._pulse = asyncio.create_task(self._speak(), name="scheduler pulse")
 
@@ -77,6 +89,7 @@ class Listener:
     async def _speak(self) -> None:
         while True:
             await self._bus.tell(SchedulerPulse(at=datetime.now(UTC), instance=self._instance))
+            self.gateways.sample()
             await asyncio.sleep(PULSE_EVERY_S)
 
     async def hear(self, sample: MachineSample) -> None:
@@ -85,7 +98,7 @@ class Listener:
     async def hear_ourselves(self, pulse: SchedulerPulse) -> None:
         now = self._monotonic()
         if now - self._own_voice > DEAF_AFTER_S:
-            self._listening_since = now
+            self._listening_since = self._hearing_since = now
         self._own_voice = now
 
     def asked_to_decide(self, machine_ids: Iterable[str]) -> Hearing | None:
@@ -105,6 +118,12 @@ class Listener:
             return None
         return {machine_id: self._heard(machine_id, now) for machine_id in machine_ids}
 
+    def traffic(self) -> Traffic | None:
+        """What gateways do; None if nothing can be heard now."""
+        if self._monotonic() - self._own_voice > DEAF_AFTER_S:
+            return None
+        return self.gateways.traffic(self._hearing_since)
+
     def _heard(self, machine_id: str, now: float) -> Heard:
         # A machine cannot have been silent for longer than it has been known.
         known = self._known_since.setdefault(machine_id, now)
@@ -119,6 +138,7 @@ class Listener:
             fetching_ms={name: _ms(now - moved) for name, (_, moved) in voice.fetching.items()},
             disk_free_mb=voice.disk_free_mb,
             foreign_mb=voice.foreign_mb,
+            foreign_holders=voice.foreign_holders,
         )
 
 

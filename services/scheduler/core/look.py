@@ -49,6 +49,10 @@ class Round(msgspec.Struct):
     """Models something was decided about."""
     disturbed: set[str] = msgspec.field(default_factory=set)
     """Models that were made to give room: not to be looked at on the state before that."""
+    leaving: list[Replica] = msgspec.field(default_factory=list)
+    """Replicas that this round told to go, or gave a successor."""
+    replaced: list[Replica] | None = None
+    """Replicas that leave as soon as their successors, which are starting, serve; None: not looked up yet."""
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -84,6 +88,8 @@ class Look:
         self.short = False
         """More is wanted than there is room for."""
         self.due: datetime | None = None
+        self.reserved: tuple[ShardPlacement, ...] = ()
+        """Room it waits for: what is free of it already is not for models that come after."""
 
     def decide(self) -> None:
         for replica in self.replicas:
@@ -144,6 +150,7 @@ class Look:
         self.decisions.append((f"EVENTS:{self.model.touched}", event))
 
     def drain(self, replica: Replica, reason: str) -> None:
+        self.round.leaving.append(replica)
         self.say(ReplicaDraining(at=self.now, replica_id=replica.replica_id, model=replica.model, reason=reason))
 
     def outdated(self, replica: Replica) -> str | None:
@@ -281,7 +288,8 @@ class Look:
                 self.drain(replica, why if part.wanted else self._why_fewer(part))
         spare = sum(r.phase == "ready" for r in current) + len(serving) - part.wanted
         spare = max(0, min(spare, len(serving)))
-        if not spare and self._in_place(serving) and all(r.phase == "ready" for r in current) and not self._leaving():
+        whole = len(current) + len(serving) >= part.wanted and all(r.phase == "ready" for r in current)
+        if not spare and self._in_place(serving) and whole and not self._leaving():
             spare = 1
         for replica, why in serving[:spare]:
             self.drain(replica, why if part.wanted else self._why_fewer(part))
@@ -304,8 +312,9 @@ class Look:
         self.short = True
         if CHANGING & placing.explanation.rejected.keys():
             self.look_again(LOOK_AGAIN_FOR_ROOM)
-        drained = [e.replica_id for _, e in self.decisions if isinstance(e, ReplicaDraining)]
-        if returning_room(self.state, search, self.round.disturbed, drained):
+        coming = returning_room(self, search)
+        if coming is not None:
+            self._reserve(coming)
             return
         starting = any(r.phase != "ready" for r in current)
         explanation = placing.explanation
@@ -320,6 +329,11 @@ class Look:
             hint = "what runs goes on serving: a restart in place stops each first"
             explanation = msgspec.structs.replace(explanation, summary=f"{explanation.summary}; {hint}")
         self._unplaced(explanation)
+
+    def _reserve(self, placing: Placing) -> None:
+        self.reserved = self._shards("reserved", placing)
+        for shard in self.reserved:
+            self.round.room.take(self.model.name, shard)
 
     def _unplaced(self, explanation: Explanation) -> None:
         known = self.model.unplaced
@@ -344,17 +358,8 @@ class Look:
         profile = placing.profile
         already = sum(isinstance(event, ReplicaPlaced) for _, event in self.decisions)
         replica_id = replica_name(self.model, already)
-        shards = tuple(
-            ShardPlacement(
-                shard_id=f"{replica_id}-{rank}",
-                machine_id=spot.machine_id,
-                devices=spot.devices,
-                cores=profile.cores,
-                memory_mb=profile.memory_mb or 0,
-                adapters=spot.adapters,
-            )
-            for rank, spot in enumerate(placing.spots)
-        )
+        shards = self._shards(replica_id, placing)
+        self.round.leaving += [replica for replica, _ in outdated[:1]]
         for shard in shards:
             self.round.room.take(self.model.name, shard)
         self.say(
@@ -372,6 +377,21 @@ class Look:
                 fabric=placing.fabric,
                 leader_port=leader_port(self.state, replica_id, shards) if len(shards) > 1 else 0,
             )
+        )
+
+    def _shards(self, replica_id: str, placing: Placing) -> tuple[ShardPlacement, ...]:
+        profile = placing.profile
+        assert profile is not None
+        return tuple(
+            ShardPlacement(
+                shard_id=f"{replica_id}-{rank}",
+                machine_id=spot.machine_id,
+                devices=spot.devices,
+                cores=profile.cores,
+                memory_mb=profile.memory_mb or 0,
+                adapters=spot.adapters,
+            )
+            for rank, spot in enumerate(placing.spots)
         )
 
     def _reason(self, part: _Part, running: int, outdated: Outdated) -> str:

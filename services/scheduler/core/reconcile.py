@@ -10,6 +10,8 @@ from datetime import datetime
 
 import msgspec
 
+from libs.events.replica import ShardPlacement
+
 from .candidates import Tables
 from .demand import CLASSES
 from .hearing import Hearing
@@ -27,6 +29,8 @@ class _Settled(msgspec.Struct, frozen=True):
     room: int | None
     """Its shortage was judged on this; None: nothing is lacking."""
     due: datetime | None
+    reserved: tuple[ShardPlacement, ...] = ()
+    """Room it waits for."""
 
     def holds(self, state: State, model: Model, now: datetime) -> bool:
         return (
@@ -61,13 +65,12 @@ class Reconciler:
             self._room, self._tables = Room(state), Tables()
         self._room.begin()
         round_ = Round(state, self._room, self._tables, hearing, traffic, now)
-        stale = [
-            model
-            for name, model in state.facts.models.items()
-            if (settled := self._settled.get(name)) is None or not settled.holds(state, model, now)
-        ]
-        stale.sort(key=lambda model: CLASSES[model.spec.priority_class])
-        for model in stale:
+        for model in sorted(state.facts.models.values(), key=lambda model: CLASSES[model.spec.priority_class]):
+            settled = self._settled.get(model.name)
+            if settled is not None and settled.holds(state, model, now):
+                for shard in settled.reserved:
+                    self._room.take(model.name, shard)
+                continue
             if model.name in round_.disturbed:
                 self._settled.pop(model.name, None)
                 continue
@@ -78,7 +81,8 @@ class Reconciler:
                 round_.acted.add(model.name)
                 self._settled.pop(model.name, None)
             else:
-                self._settled[model.name] = _Settled(model.touched, state.room if look.short else None, look.due)
+                room = state.room if look.short else None
+                self._settled[model.name] = _Settled(model.touched, room, look.due, look.reserved)
         if len(self._settled) > len(state.facts.models):
             self._settled = {name: s for name, s in self._settled.items() if name in state.facts.models}
         return decisions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -29,13 +29,38 @@ def _machines(replicas: Iterable[Replica]) -> set[str]:
     return {machine_id for replica in replicas for machine_id in replica.machines}
 
 
-def returning_room(state: State, search: Search, disturbed: Collection[str], drained: Sequence[str]) -> bool:
-    """Whether it fits once those are gone that are on their way out, on machines that can still say so."""
-    leaving = [*state.leaving.values(), *(state.facts.replicas[r] for r in drained)]
-    leaving += [r for name in disturbed for r in state.replicas_of(name) if r.phase in ("placed", "ready")]
+def returning_room(look: Look, search: Search) -> Placing | None:
+    """Where it fits once those are gone that are on their way out, on machines that can still say so.
+
+    Those of other models that are being replaced count too: their successors are starting.
+    """
+    state, round_ = look.state, look.round
+    if round_.replaced is None:
+        round_.replaced = _replaced(state)
+    own = look.model.name
+    leaving = [*state.leaving.values(), *round_.leaving]
+    leaving += [r for r in round_.replaced if r.model != own]
     machines = state.facts.machines
     coming = [r for r in leaving if not any(m in machines and machines[m].lost for m in r.machines)]
-    return bool(coming) and bool(search.supposing(_shards(coming), _machines(coming)))
+    found = search.supposing(_shards(coming), _machines(coming)) if coming else []
+    return found[0] if found else None
+
+
+def _replaced(state: State) -> list[Replica]:
+    found: list[Replica] = []
+    for model in state.facts.models.values():
+        replicas = state.of_model[model.name].values()
+        starting = any(r.phase == "placed" and not _old(model, r) for r in replicas)
+        if starting:
+            found += [r for r in replicas if r.phase == "ready" and _old(model, r)]
+    return found
+
+
+def _old(model: Model, replica: Replica) -> bool:
+    """It runs what is neither in force nor on trial, or is to be restarted."""
+    if model.trial is not None and replica.fingerprint == model.trial.fingerprint:
+        return False
+    return replica.fingerprint != model.fingerprint or replica.placed < model.restarted
 
 
 def evict(look: Look, search: Search) -> list[Decision]:
@@ -121,5 +146,6 @@ def _gives_way(look: Look, model: Model) -> bool:
 
 def _drained(look: Look, replica: Replica, reason: str) -> Decision:
     model = look.state.facts.models[replica.model]
+    look.round.leaving.append(replica)
     drain = ReplicaDraining(at=look.now, replica_id=replica.replica_id, model=replica.model, reason=reason)
     return f"EVENTS:{model.touched}", drain

@@ -12,7 +12,7 @@ from typing import Any
 from libs.events import Command, Event
 from libs.events.commands import DefineModel
 from libs.events.library import LibraryVersion, MirrorServing, VersionAdded, WeightFile
-from libs.events.machine import EngineFound, Gpu, MachineRegistered
+from libs.events.machine import EngineFound, FabricPort, Gpu, Imex, MachineRegistered
 from libs.events.model import ModelSpec, ModelUnplaced, Profile, Scaling
 from libs.events.refusal import Refused
 from libs.events.shard import ShardAdopted, ShardFailed, ShardLoading, ShardReady, ShardStarting, ShardStopped
@@ -22,6 +22,7 @@ from services.scheduler.core.evolve import evolve
 from services.scheduler.core.hearing import Heard
 from services.scheduler.core.reconcile import Reconciler
 from services.scheduler.core.state import Model, Replica, State
+from services.scheduler.core.traffic import ModelUse, ReplicaUse, Traffic
 from services.scheduler.core.views import route, wanted_on
 
 START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
@@ -39,6 +40,12 @@ def gpu_profile(name: str = "gpu", gpus: int = 1, **fields: Any) -> Profile:
 
 def model_spec(name: str = "m", replicas: int = 1, *profiles: Profile, **fields: Any) -> ModelSpec:
     return ModelSpec(name=name, profiles=profiles or (cpu_profile(),), scaling=Scaling(min=replicas), **fields)
+
+
+def port(network: str | None, **fields: Any) -> FabricPort:
+    about = {"adapter": "mlx5_0", "port": 1, "link_layer": "InfiniBand", "state": "active", "rate_gbps": 400.0}
+    """On the fabric under this subnet manager."""
+    return FabricPort(**about | {"network": f"sm:{network}" if network else None} | fields)
 
 
 class FakeMachine:
@@ -155,6 +162,11 @@ class World:
         self.deaf = False
         self.listening_since = self.now
         self.checks: list[Callable[[World], None]] = []
+        self.heard_gateways_since = self.now
+        self.uses: dict[str, ReplicaUse] = {}
+        """Replica id to what gateways do with it."""
+        self.used: dict[str, datetime] = {}
+        self.waiting: dict[str, int] = {}
 
     # the log
 
@@ -187,8 +199,17 @@ class World:
     # the machines
 
     def machine(
-        self, machine_id: str = "cpu-1", *, memory_mb: int = 8192, cores: int = 8, gpus: int = 0, **fields: Any
+        self,
+        machine_id: str = "cpu-1",
+        *,
+        memory_mb: int = 8192,
+        cores: int = 8,
+        gpus: int = 0,
+        fabric: str | None = None,
+        domain: str | None = None,
+        **fields: Any,
     ) -> FakeMachine:
+        """``fabric``: the physical one its adapter is on; ``domain``: the NVLink domain its GPUs have joined."""
         registered = MachineRegistered(
             **(
                 {
@@ -209,10 +230,13 @@ class World:
                             name="H100",
                             gpu_class="h100-80g",
                             memory_total_mb=81559,
+                            nvlink_domain=domain,
                         )
                         for i in range(gpus)
                     ),
                     "gpus_state": "verified" if gpus else "absent",
+                    "ports": (port(fabric),) if fabric is not None else (),
+                    "imex": Imex(state="active") if domain is not None else None,
                 }
                 | fields
             )
@@ -243,13 +267,38 @@ class World:
             for machine_id, m in self.machines.items()
         }
 
+    def traffic(self) -> Traffic | None:
+        if self.deaf:
+            return None
+        listening = self.now - max(self.heard_gateways_since, self.listening_since)
+        models = {
+            model: ModelUse(
+                last_used=self.used.get(model),
+                waiting=self.waiting.get(model, 0),
+                waiting_short=float(self.waiting.get(model, 0)),
+                waiting_long=float(self.waiting.get(model, 0)),
+            )
+            for model in {*self.used, *self.waiting}
+        }
+        return Traffic(int(listening.total_seconds() * 1000), self.uses, models)
+
+    def use(self, model: str, in_flight: int = 0, **figures: Any) -> None:
+        """Gateways do this with each replica of a model from now on. What they say is heard within a second."""
+        self.now += timedelta(seconds=1)
+        self.used[model] = self.now
+        for replica in self.replicas(model, "ready"):
+            self.uses[replica.replica_id] = ReplicaUse(
+                in_flight=in_flight, busy_short=float(in_flight), busy_long=float(in_flight), **figures
+            )
+
     def react(self, rounds: int = 100) -> list[Event]:
         """Let the leader decide until it has nothing to say."""
         said: list[Event] = []
         for _ in range(rounds):
             hearing = self.hearing()
-            fresh = Reconciler().react(self.state, hearing, self.now)
-            decisions = self.reconciler.react(self.state, hearing, self.now)
+            traffic = self.traffic()
+            fresh = Reconciler().react(self.state, hearing, self.now, traffic)
+            decisions = self.reconciler.react(self.state, hearing, self.now, traffic)
             assert _weighty(decisions) == _weighty(fresh), "what a leader remembers may not change what it decides"
             if not decisions:
                 return said
@@ -347,3 +396,18 @@ def index_follows_facts(world: World) -> None:
     for replica in world.state.facts.replicas.values():
         by_model.setdefault(replica.model, set()).add(replica.replica_id)
     assert of_model == by_model
+
+
+def gangs_are_together(world: World) -> None:
+    """No replica spans two fabrics, or machines that share none."""
+    fabrics = world.state.fabrics()
+    for replica in world.state.facts.replicas.values():
+        if len(replica.shards) < 2:
+            continue
+        assert len(set(replica.machines)) == len(replica.shards), f"{replica.replica_id} is twice on one machine"
+        members = [fabrics.members[m] for m in replica.machines]
+        if replica.nvlink_domain is not None:
+            assert {m.domain for m in members} == {replica.nvlink_domain}
+        else:
+            assert replica.fabric is not None, f"{replica.replica_id} spans machines on nothing"
+            assert all(replica.fabric in m.adapters for m in members), f"{replica.replica_id} spans two fabrics"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from libs.events.commands import (
@@ -13,8 +16,7 @@ from libs.events.commands import (
     ScaleModel,
     UncordonNode,
 )
-from libs.events.model import ModelScaled, ModelSpec, Profile, Scaling
-from services.scheduler.core.arguments import argument_problem, environment_problems
+from libs.events.model import Adapter, Canary, Licence, ModelScaled, ModelSpec, Profile, Scaling
 from services.scheduler.core.catalog import fingerprint
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
@@ -104,30 +106,71 @@ def test_the_fingerprint_is_of_what_decides_how_it_runs() -> None:
         assert fingerprint(other) != fingerprint(base)
 
 
+def test_unsafe_flags_and_variables_are_all_said_at_once_with_their_place() -> None:
+    profile = cpu_profile(
+        engine="llamacpp",
+        args=("--batch-size", "512", "--model=/etc/passwd", "--log_file", "x", "--flash-attn"),
+        env={"OMP_NUM_THREADS": "4", "LD_PRELOAD": "x", "GGML_BACKEND_PATH": "x", "LLAMA_ARG_HOST": "0.0.0.0"},
+    )
+    found = World().refused(DefineModel(spec=model_spec("m", 1, profile, source="library:w")))
+    assert set(found) == {
+        *("profiles[0].args[2]", "profiles[0].args[3]"),
+        *("profiles[0].env.LD_PRELOAD", "profiles[0].env.GGML_BACKEND_PATH", "profiles[0].env.LLAMA_ARG_HOST"),
+    }
+    assert "--host" in found["profiles[0].env.LLAMA_ARG_HOST"]
+
+
 @pytest.mark.parametrize(
-    ("engine", "argument"),
+    ("profile", "fields", "path", "says"),
     [
-        ("llamacpp", "-m"), ("llamacpp", "--model=/etc/passwd"), ("llamacpp", "--api_key"), ("llamacpp", "--log-file"),
-        ("llamacpp", "--slot-save-path"), ("llamacpp", "-hf"), ("llamacpp", "--ctx_size"), ("sim", "--port"),
-        ("sim", "--api-key"), ("vllm", "--trust-remote-code"),
+        ({"gpu_class": "a100-80g-mig-3g.40gb", "gpus_per_node": 2}, {}, "profiles[0].gpus_per_node", "exactly one"),
+        ({"gpu_class": "a100-80g-mig-3g.40gb", "nodes": 2}, {}, "profiles[0].nodes", "exactly one"),
+        ({"engine": "llamacpp", "nodes": 2}, {"source": "library:w"}, "profiles[0].nodes", "runs on one machine"),
+        ({"engine": "llamacpp", "tp": 4, "gpus_per_node": 2}, {"source": "library:w"}, "profiles[0].tp", "layers"),
+        ({"gpus_per_node": 8, "nodes": 2, "tp": 8, "pp": 4}, {}, "profiles[0].tp", "32 GPUs, the profile has 16"),
+        ({"nodes": 65}, {}, "profiles[0].nodes", "state 1 to 64"),
+        ({"weight": 0}, {}, "profiles[0].weight", "state 1 to 1000"),
+        ({"min_compute_capability": "sm_90"}, {}, "profiles[0].min_compute_capability", "8.9"),
+        ({"replicas": -1}, {}, "profiles[0].replicas", "state 0 to"),
+        ({"replicas": 2}, {"scaling": Scaling(min=1, max=4)}, "scaling.max", "states its number"),
+        ({}, {"scaling": Scaling(min=0, max=4)}, "scaling.min", "on_demand"),
+        ({}, {"scaling": Scaling(min_lifetime_s=-1)}, "scaling.min_lifetime_s", "state 0 to"),
+        ({}, {"scaling": Scaling(target_ttft_ms=0)}, "scaling.target_ttft_ms", "at least 1"),
+        ({}, {"canary": Canary(percent=0)}, "canary.percent", "1 to 90"),
+        ({}, {"canary": Canary(max_error_rate=2.0)}, "canary.max_error_rate", "0.0 to 1.0"),
+        ({}, {"fallbacks": ("m",)}, "fallbacks[0]", "the model itself"),
+        ({}, {"fallbacks": ("x", "x")}, "fallbacks[1]", "listed twice"),
+        ({}, {"fallbacks": ("back",)}, "fallbacks[0]", "m falls back to back falls back to m"),
+        ({}, {"licence": Licence(id="")}, "licence.id", "empty"),
+        ({}, {"adapters": (Adapter(name="taken", source="library:a"),)}, "adapters[0].name", "one namespace"),
+        ({}, {"adapters": (Adapter(name="fine", source="a"),)}, "adapters[0].source", "library:NAME"),
+        ({}, {"aliases": ("tuned",)}, "aliases[0]", "is an adapter of the model back"),
     ],
 )  # fmt: skip
-def test_arguments_that_are_refused(engine: str, argument: str) -> None:
-    assert argument_problem(engine, argument)
+def test_each_rule(profile: dict[str, Any], fields: dict[str, Any], path: str, says: str) -> None:
+    world = World()
+    world.define(model_spec("taken"))
+    adapters = (Adapter(name="tuned", source="library:a"),)
+    world.define(model_spec("back", fallbacks=("m",), adapters=adapters))
+    scaling = fields.pop("scaling", None)
+    spec = model_spec("m", 1, gpu_profile(**profile), **fields)
+    found = world.refused(DefineModel(spec=spec if scaling is None else msgspec.structs.replace(spec, scaling=scaling)))
+    assert set(found) == {path}
+    assert says in found[path]
 
 
-@pytest.mark.parametrize("argument", ["--no-mmap", "-1", "-.5", "--batch-size=512", "value", "--chat-template"])
-def test_arguments_that_are_taken(argument: str) -> None:
-    assert argument_problem("llamacpp", argument) is None
-
-
-def test_environment() -> None:
-    found = environment_problems(
-        "llamacpp",
-        {"OMP_NUM_THREADS": "4", "LD_PRELOAD": "x", "GGML_BACKEND_PATH": "x", "LLAMA_ARG_HOST": "x", "SIM_A": "a\nb"},
-    )
-    assert set(found) == {"LD_PRELOAD", "GGML_BACKEND_PATH", "LLAMA_ARG_HOST", "SIM_A"}
-    assert "--host" in found["LLAMA_ARG_HOST"]
+def test_what_was_added_later_leaves_old_fingerprints_alone_and_counts_where_it_is_set() -> None:
+    base = model_spec("m", 1, gpu_profile())
+    assert fingerprint(base) == "85c6475912f70c8b"
+    same = model_spec("m", 1, gpu_profile(weight=2, replicas=3), owner="x", fallbacks=("y",))
+    assert fingerprint(same) == fingerprint(base)
+    for other in (
+        model_spec("m", 1, gpu_profile(nodes=2)),
+        model_spec("m", 1, gpu_profile(tp=1)),
+        model_spec("m", 1, gpu_profile(), allow_pickle=True),
+        model_spec("m", 1, gpu_profile(), adapters=(Adapter(name="a", source="library:a"),)),
+    ):
+        assert fingerprint(other) != fingerprint(base)
 
 
 def test_a_scaling_in_force_is_part_of_the_definition() -> None:

@@ -1,0 +1,209 @@
+"""Hears gateways for the core: who is busy with what, how long requests wait, and how they ended."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+
+from libs.bus import Bus
+from libs.events.usage import GatewayRates, RequestRecord, UsageBatch
+
+from ..core.traffic import LONG_MS, SHORT_MS, ModelUse, ReplicaUse, Traffic
+
+SILENT_AFTER_S = 5.0
+"""Gateways speak twice a second: what one said so long ago is not what it does now."""
+BUCKETS = 10
+REPLICAS_KEPT = 20_000
+"""Replicas whose ended requests are counted; those heard of longest ago are dropped."""
+
+
+class Window:
+    """Averages of samples over a span, in ten steps."""
+
+    def __init__(self, span_ms: int) -> None:
+        self._bucket_s = span_ms / 1000 / BUCKETS
+        self._totals: dict[str, float] = {}
+        self._samples = 0
+        self._buckets: deque[tuple[float, dict[str, float], list[int]]] = deque()
+
+    def clear(self) -> None:
+        self._totals, self._samples = {}, 0
+        self._buckets.clear()
+
+    def add(self, values: Mapping[str, float], now: float) -> None:
+        """One sample: what is not in it was 0."""
+        if not self._buckets or now - self._buckets[-1][0] >= self._bucket_s:
+            self._buckets.append((now, {}, [0]))
+        _, bucket, count = self._buckets[-1]
+        for name, value in values.items():
+            bucket[name] = bucket.get(name, 0.0) + value
+            self._totals[name] = self._totals.get(name, 0.0) + value
+        count[0] += 1
+        self._samples += 1
+        while len(self._buckets) > BUCKETS:
+            _, old, samples = self._buckets.popleft()
+            self._samples -= samples[0]
+            for name, value in old.items():
+                left = self._totals[name] - value
+                if left > 1e-9:
+                    self._totals[name] = left
+                else:
+                    del self._totals[name]
+
+    def total(self, name: str) -> float:
+        return self._totals.get(name, 0.0)
+
+    def average(self, name: str) -> float:
+        return self._totals.get(name, 0.0) / self._samples if self._samples else 0.0
+
+
+class _Ended:
+    """Requests a replica ended."""
+
+    __slots__ = ("failed", "first_tokens", "first_tokens_ms", "requests")
+
+    def __init__(self) -> None:
+        self.requests = self.failed = self.first_tokens = 0
+        self.first_tokens_ms = 0.0
+
+    def count(self, record: RequestRecord) -> None:
+        self.requests += 1
+        self.failed += record.status == "upstream_error"
+        if record.first_token_ms is not None:
+            self.first_tokens += 1
+            self.first_tokens_ms += record.first_token_ms
+
+
+class Gateways:
+    """What all gateways together do. Hearing is judged by the listener: after a gap everything begins anew."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._said: dict[str, tuple[float, GatewayRates]] = {}
+        self._offsets: dict[str, int] = {}
+        self._last_used: dict[str, datetime] = {}
+        self._ended: OrderedDict[str, _Ended] = OrderedDict()
+        self._short, self._long = Window(SHORT_MS), Window(LONG_MS)
+        self._waiting_short, self._waiting_long = Window(SHORT_MS), Window(LONG_MS)
+        self._firsts, self._firsts_ms = Window(SHORT_MS), Window(SHORT_MS)
+        self._new_firsts: dict[str, float] = {}
+        self._new_firsts_ms: dict[str, float] = {}
+        self._in_flight: dict[str, int] = {}
+        self._waiting: dict[str, int] = {}
+        self._since = monotonic()
+        self.replicas: Mapping[str, ReplicaUse] = _Replicas(self)
+        self.models: Mapping[str, ModelUse] = _Models(self)
+
+    async def start(self, bus: Bus) -> None:
+        await bus.listen(GatewayRates, self.hear)
+        await bus.listen(UsageBatch, self.hear_ended)
+
+    async def hear(self, rates: GatewayRates) -> None:
+        self._said[rates.gateway_id] = (self._monotonic(), rates)
+        for model, at in rates.last_used.items():
+            known = self._last_used.get(model)
+            if known is None or at > known:
+                self._last_used[model] = at
+        self._add_up()
+
+    async def hear_ended(self, batch: UsageBatch) -> None:
+        if batch.offset <= self._offsets.get(batch.gateway_id, -1):
+            return  # sent again because its acknowledgement was lost
+        self._offsets[batch.gateway_id] = batch.offset
+        for record in batch.records:
+            if record.replica_id is None:
+                continue
+            ended = self._ended.get(record.replica_id)
+            if ended is None:
+                ended = self._ended[record.replica_id] = _Ended()
+                if len(self._ended) > REPLICAS_KEPT:
+                    self._ended.popitem(last=False)
+            ended.count(record)
+            if record.first_token_ms is not None:
+                name = record.replica_id
+                self._new_firsts[name] = self._new_firsts.get(name, 0) + 1
+                self._new_firsts_ms[name] = self._new_firsts_ms.get(name, 0.0) + record.first_token_ms
+
+    def sample(self) -> None:
+        """Once a second: what is so now goes into the windows."""
+        now = self._monotonic()
+        self._said = {g: said for g, said in self._said.items() if now - said[0] < SILENT_AFTER_S}
+        self._add_up()
+        for window in (self._short, self._long):
+            window.add(self._in_flight, now)
+        for window in (self._waiting_short, self._waiting_long):
+            window.add(self._waiting, now)
+        self._firsts.add(self._new_firsts, now)
+        self._firsts_ms.add(self._new_firsts_ms, now)
+        self._new_firsts, self._new_firsts_ms = {}, {}
+
+    def _add_up(self) -> None:
+        self._in_flight, self._waiting = {}, {}
+        for _, rates in self._said.values():
+            for replica_id, count in rates.in_flight.items():
+                self._in_flight[replica_id] = self._in_flight.get(replica_id, 0) + count
+            for model, count in rates.waiting.items():
+                self._waiting[model] = self._waiting.get(model, 0) + count
+
+    def traffic(self, listening_since: float) -> Traffic:
+        if listening_since > self._since:
+            self._since = listening_since
+            for window in (
+                *(self._short, self._long, self._waiting_short, self._waiting_long, self._firsts, self._firsts_ms),
+            ):
+                window.clear()
+        return Traffic(int((self._monotonic() - self._since) * 1000), self.replicas, self.models)
+
+    def _replica(self, replica_id: str) -> ReplicaUse:
+        ended = self._ended.get(replica_id)
+        firsts = self._firsts.total(replica_id)
+        return ReplicaUse(
+            in_flight=self._in_flight.get(replica_id, 0),
+            busy_short=self._short.average(replica_id),
+            busy_long=self._long.average(replica_id),
+            ttft_ms=self._firsts_ms.total(replica_id) / firsts if firsts else None,
+            requests=ended.requests if ended is not None else 0,
+            failed=ended.failed if ended is not None else 0,
+            first_tokens=ended.first_tokens if ended is not None else 0,
+            first_tokens_ms=ended.first_tokens_ms if ended is not None else 0.0,
+        )
+
+    def _model(self, model: str) -> ModelUse:
+        return ModelUse(
+            last_used=self._last_used.get(model),
+            waiting=self._waiting.get(model, 0),
+            waiting_short=self._waiting_short.average(model),
+            waiting_long=self._waiting_long.average(model),
+        )
+
+
+class _Replicas(Mapping[str, ReplicaUse]):
+    """Worked out when it is asked for: there are thousands, and few matter to a decision."""
+
+    def __init__(self, gateways: Gateways) -> None:
+        self._gateways = gateways
+
+    def __getitem__(self, replica_id: str) -> ReplicaUse:
+        return self._gateways._replica(replica_id)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._gateways._in_flight)
+
+    def __len__(self) -> int:
+        return len(self._gateways._in_flight)
+
+
+class _Models(Mapping[str, ModelUse]):
+    def __init__(self, gateways: Gateways) -> None:
+        self._gateways = gateways
+
+    def __getitem__(self, model: str) -> ModelUse:
+        return self._gateways._model(model)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._gateways._waiting)
+
+    def __len__(self) -> int:
+        return len(self._gateways._waiting)
