@@ -6,12 +6,23 @@ from collections.abc import Iterator
 from typing import get_args
 
 import click
+import msgspec
 
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.model_plan import plan_model
 from cli.plan import differences
-from libs.events.commands import DefineModel, RemoveModel, RestartModel, ScaleModel
+from libs.events.commands import (
+    DefineModel,
+    PromoteModel,
+    RemoveModel,
+    RestartModel,
+    RollBackModel,
+    ScaleModel,
+    StartModel,
+    StopModel,
+    WakeModel,
+)
 from libs.events.explanation import Explanation
 from libs.events.model import EngineName, ModelSpec, Profile, Scaling
 from libs.events.questions import ExplainModel, ListModels, ModelExplained, ModelsAnswer
@@ -117,18 +128,75 @@ async def define(
 @click.option("--max", "most", type=click.IntRange(0), help="Up to so many when requests wait.")
 @on_cluster
 async def scale(cluster: Cluster, name: str, replicas: int, most: int | None) -> None:
-    """Change how many replicas a model has."""
-    outcome = await cluster.send(ScaleModel(model=name, scaling=Scaling(min=replicas, max=most)))
+    """Change how many replicas a model has. A stopped model starts."""
+    answer = await cluster.ask(ListModels(), ModelsAnswer)
+    before = next((one.scaling for one in answer.specs if one.name == name), Scaling())
+    scaling = msgspec.structs.replace(before, min=replicas, max=most)
+    outcome = await cluster.send(ScaleModel(model=name, scaling=scaling))
     cluster.out.one(outcome, [outcome.message or f"{name}: {replicas} replicas wanted"])
 
 
 @model.command("restart")
 @click.argument("name")
+@click.option("--in-place", is_flag=True, help="Stop each replica before its successor starts: when there is no room.")
+@click.option("--reason", default="", help="Kept in the log.")
 @on_cluster
-async def restart(cluster: Cluster, name: str) -> None:
-    """Try a parked model again."""
-    outcome = await cluster.send(RestartModel(model=name))
-    cluster.out.one(outcome, [outcome.message or f"{name} is tried again"])
+async def restart(cluster: Cluster, name: str, in_place: bool, reason: str) -> None:
+    """Replace a model's replicas one by one, or try a parked model again."""
+    outcome = await cluster.send(RestartModel(model=name, in_place=in_place, reason=reason))
+    again = "is tried again" if outcome.event == "model.unparked.v1" else "is restarted, one replica after another"
+    nothing = "has no replica to restart: nothing was done"
+    cluster.out.one(outcome, [outcome.message or f"{name} {again if outcome.status == 'done' else nothing}"])
+
+
+@model.command("stop")
+@click.argument("name")
+@click.option("--reason", default="", help="Told to those who ask the model.")
+@on_cluster
+async def stop(cluster: Cluster, name: str, reason: str) -> None:
+    """Stop a model's replicas; its definition and its scaling are kept."""
+    outcome = await cluster.send(StopModel(model=name, reason=reason))
+    cluster.out.one(outcome, [outcome.message or f"{name} is stopped: start it with `llmgw model start {name}`"])
+
+
+@model.command("start")
+@click.argument("name")
+@on_cluster
+async def start(cluster: Cluster, name: str) -> None:
+    """Start a model that was stopped."""
+    outcome = await cluster.send(StartModel(model=name))
+    cluster.out.one(
+        outcome, [outcome.message or f"{name} is {'started' if outcome.status == 'done' else 'not stopped'}"]
+    )
+
+
+@model.command("wake")
+@click.argument("name")
+@on_cluster
+async def wake(cluster: Cluster, name: str) -> None:
+    """Load an on-demand model now, as a request for it would."""
+    outcome = await cluster.send(WakeModel(model=name))
+    cluster.out.one(outcome, [outcome.message or f"{name} is wanted now"])
+
+
+@model.command("promote")
+@click.argument("name")
+@click.option("--reason", default="", help="Kept in the log.")
+@on_cluster
+async def promote(cluster: Cluster, name: str, reason: str) -> None:
+    """Take the definition on trial for all of the model, without waiting for its judgement."""
+    outcome = await cluster.send(PromoteModel(model=name, reason=reason))
+    cluster.out.one(outcome, [outcome.message or f"{name}: the definition on trial is in force now"])
+
+
+@model.command("rollback")
+@click.argument("name")
+@click.option("--reason", default="", help="Kept in the log.")
+@on_cluster
+async def rollback(cluster: Cluster, name: str, reason: str) -> None:
+    """Drop the definition on trial; what ran before goes on."""
+    outcome = await cluster.send(RollBackModel(model=name, reason=reason))
+    cluster.out.one(outcome, [outcome.message or f"{name}: the definition on trial is dropped"])
 
 
 @model.command("remove")

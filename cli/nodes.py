@@ -8,7 +8,16 @@ import click
 
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
-from libs.events.commands import CordonNode, DrainNode, UncordonNode
+from libs.events.commands import (
+    CapRack,
+    CordonNode,
+    DrainNode,
+    LendNode,
+    ReclaimNode,
+    StartSystem,
+    StopSystem,
+    UncordonNode,
+)
 from libs.events.questions import AskLogs, ListNodes, LogsAnswer, NodesAnswer
 
 FOLLOW_S = 0.5
@@ -57,6 +66,58 @@ async def uncordon(cluster: Cluster, name: str) -> None:
     """Let a node take work again, after a cordon or a drain."""
     outcome = await cluster.send(UncordonNode(machine_id=name))
     cluster.out.one(outcome, [outcome.message or f"{name} takes work again"])
+
+
+@node.command("lend")
+@click.argument("name")
+@click.option("--to", default="", help="Who gets it: a batch system, a colleague.")
+@on_cluster
+async def lend(cluster: Cluster, name: str, to: str) -> None:
+    """Move away what runs on a node and leave it to somebody else."""
+    outcome = await cluster.send(LendNode(machine_id=name, to=to))
+    cluster.out.one(outcome, [outcome.message or f"{name} is lent{f' to {to}' if to else ''}"])
+
+
+@node.command("reclaim")
+@click.argument("name")
+@on_cluster
+async def reclaim(cluster: Cluster, name: str) -> None:
+    """Take a lent node back."""
+    outcome = await cluster.send(ReclaimNode(machine_id=name))
+    cluster.out.one(outcome, [outcome.message or f"{name} takes work again"])
+
+
+@click.group()
+def system() -> None:
+    """The whole cluster."""
+
+
+@system.command("stop")
+@click.option("--reason", default="", help="Told to everybody who asks a model.")
+@on_cluster
+async def stop_system(cluster: Cluster, reason: str) -> None:
+    """Stop every model; what each of them wants is kept."""
+    outcome = await cluster.send(StopSystem(reason=reason))
+    cluster.out.one(outcome, [outcome.message or "the system is stopped: start it with `llmgw system start`"])
+
+
+@system.command("start")
+@on_cluster
+async def start_system(cluster: Cluster) -> None:
+    """Serve again."""
+    outcome = await cluster.send(StartSystem())
+    cluster.out.one(outcome, [outcome.message or "the system serves again"])
+
+
+@system.command("cap-rack")
+@click.argument("rack")
+@click.argument("watts", type=click.IntRange(0), required=False)
+@on_cluster
+async def cap_rack(cluster: Cluster, rack: str, watts: int | None) -> None:
+    """Limit what the GPUs of a rack (the node label `rack`) may draw together; without WATTS: no limit."""
+    outcome = await cluster.send(CapRack(rack=rack, watts=watts))
+    said = f"rack {rack} may draw {watts} W" if watts is not None else f"rack {rack} has no limit"
+    cluster.out.one(outcome, [outcome.message or said])
 
 
 @click.command()
