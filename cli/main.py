@@ -33,6 +33,7 @@ COMMANDS = {
     "library": ("cli.library:library", "Weights: list, import, remove."),
     "events": ("cli.events:events", "What happened: tail, show, replay."),
     "bus": ("cli.bus:bus", "The bus: create its streams, make identities."),
+    "doctor": ("cli.doctor:doctor", "What is wrong with this machine, and how to mend it."),
     "run": ("cli.run:run", "Run one service in the foreground."),
     "settings": ("cli.run:settings", "Every setting of a service, and where its value comes from."),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
 from .commands import Problem
 from .contract import Question, Value, registered
@@ -220,3 +221,29 @@ class FabricMap(Value, frozen=True, kw_only=True):
     cables: int = 0
     rails: dict[str, tuple[str, ...]] = {}
     """Adapter name to the leaves it is on over all machines; one leaf each: the fabric is aligned by rails."""
+
+
+class Finding(Value, frozen=True, kw_only=True):
+    """One thing a doctor found."""
+
+    severity: Literal["broken", "costly", "note", "fine"]
+    """``broken``: something cannot run. ``costly``: it runs worse than it could."""
+    subject: str
+    found: str
+    """A sentence."""
+    costs: str = ""
+    """What it costs."""
+    fix: str = ""
+
+
+@registered
+class AskDoctor(Question, frozen=True, kw_only=True, tag="ask.node.doctor.v1"):
+    """What is wrong with a machine, by its own look. Takes seconds."""
+
+    ids = ("machine_id",)
+    machine_id: str
+
+
+class DoctorAnswer(Value, frozen=True, kw_only=True):
+    findings: tuple[Finding, ...] = ()
+    """The most serious first."""

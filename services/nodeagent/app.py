@@ -11,7 +11,7 @@ import msgspec
 from libs.bus import Bus, Follower
 from libs.events.commands import Problem
 from libs.events.machine import MachineRegistered
-from libs.events.questions import AskFabricMap, AskLogs, FabricMap
+from libs.events.questions import AskDoctor, AskFabricMap, AskLogs, DoctorAnswer, FabricMap
 from libs.events.refusal import Refused
 from libs.events.views import Desired, ShardWanted
 from libs.runtime.secrets import SealingKey
@@ -22,6 +22,7 @@ from .adapters.fabric import ScanFailed
 from .adapters.lock import DataFolder
 from .adapters.outbox import Outbox
 from .adapters.shard_files import ShardFiles
+from .checkup import examine, gather
 from .core import room
 from .discovery import agent_version, engines
 from .fetching import Fetching
@@ -98,7 +99,11 @@ class NodeAgent:
         self._telemetry.start(lambda: self._register(self._hardware.registered(sealing_key.public_hex, there)))
         view = self._bus.view("desired", Desired)
         self._watch = await view.watch(self._supervisor.on_desired, keys=[settings.machine_id])
-        answers: dict[Any, Any] = {AskLogs: LogLines(node.files, self._lines).answer, AskFabricMap: self._map_fabric}
+        answers: dict[Any, Any] = {
+            AskLogs: LogLines(node.files, self._lines).answer,
+            AskFabricMap: self._map_fabric,
+            AskDoctor: self._examine,
+        }
         await self._bus.answer("node", answers, machine_id=settings.machine_id)
 
     async def stop(self) -> None:
@@ -120,6 +125,13 @@ class NodeAgent:
         if self._watch is None or not self._watch.caught_up.is_set():
             return ["what should run here has not been read from the bus yet"]
         return []
+
+    async def _examine(self, question: AskDoctor) -> DoctorAnswer:
+        supervisor = self._supervisor
+        assert supervisor is not None
+        ours = frozenset(pid for life in supervisor.lives.values() if life.usage is not None for pid in life.usage.pids)
+        there = tuple(sorted(supervisor.engines))
+        return examine(await asyncio.to_thread(gather, self._hardware.here, self._settings, there, ours))
 
     async def _map_fabric(self, question: AskFabricMap) -> FabricMap:
         here = [port.adapter for port in self._hardware.ports if port.link_layer == "InfiniBand"]

@@ -11,7 +11,7 @@ import msgspec
 
 from libs.events import tag_of
 from libs.events.machine import EngineFound, FabricPort, Filesystem, Gpu, GpuSample, Imex, MachineRegistered, PortSample
-from libs.events.questions import AskFabricMap, AskLogs, FabricMap
+from libs.events.questions import AskDoctor, AskFabricMap, AskLogs, FabricMap
 
 from .adapters import fabric as ports
 from .adapters import machine
@@ -30,7 +30,7 @@ from .core.pcie import shortfall
 from .core.xid import xid_of
 from .settings import NodeAgentSettings
 
-FEATURES = tuple(sorted(tag_of(question) for question in (AskFabricMap, AskLogs)))
+FEATURES = tuple(sorted(tag_of(question) for question in (AskDoctor, AskFabricMap, AskLogs)))
 
 _LOOK_S = 60.0
 """Hardware changes when people touch it, and when a fabric manager restarts."""

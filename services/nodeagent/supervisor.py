@@ -53,6 +53,11 @@ class Supervisor:
             self.soon()
 
     @property
+    def engines(self) -> tuple[str, ...]:
+        """What can be run here."""
+        return tuple(self._node.engines)
+
+    @property
     def desired(self) -> Desired | None:
         return self._desired
 

@@ -13,7 +13,7 @@ from . import durable, smi
 from .nvml_cards import PCI, Handle, asked, card, text, with_peers
 from .surroundings import NotThere, Surroundings, TookTooLong
 
-_NVIDIA = "0x10de"
+NVIDIA = "0x10de"
 _DISPLAY = "0x03"
 """The PCI class of what draws or computes; NVSwitches and sound devices on the card have others."""
 
@@ -177,7 +177,7 @@ def cards_on_the_bus(here: Surroundings) -> list[str]:
     return [
         bus_id
         for bus_id in here.names(PCI)
-        if here.text(f"{PCI}/{bus_id}/vendor") == _NVIDIA
+        if here.text(f"{PCI}/{bus_id}/vendor") == NVIDIA
         and (here.text(f"{PCI}/{bus_id}/class") or "").startswith(_DISPLAY)
     ]
 

@@ -7,6 +7,7 @@ can stand in for the one below.
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,6 +40,9 @@ class Surroundings(Protocol):
     def nvml(self) -> Any:
         """A module like ``pynvml``. Raises NotThere."""
 
+    def arch(self) -> str:
+        """``x86_64``, ``aarch64``."""
+
     def text(self, path: str) -> str | None:
         """The content of a file below ``/``, stripped; None when it cannot be read."""
 
@@ -67,6 +71,9 @@ class ThisMachine:
         except ImportError:
             raise NotThere("the Python package nvidia-ml-py is not installed") from None
         return pynvml
+
+    def arch(self) -> str:
+        return platform.machine()
 
     def text(self, path: str) -> str | None:
         try:

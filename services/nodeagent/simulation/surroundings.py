@@ -23,6 +23,7 @@ class Description(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A machine, recorded or invented."""
 
     about: str = ""
+    arch: str = "x86_64"
     nvml: Library | None = None
     """None: the library is not installed."""
     files: dict[str, str] = {}
@@ -46,6 +47,9 @@ class Described:
         if self._nvml is None:
             raise NotThere("the Python package nvidia-ml-py is not installed")
         return self._nvml
+
+    def arch(self) -> str:
+        return self.description.arch
 
     def text(self, path: str) -> str | None:
         found = self.description.files.get(self._followed(path))

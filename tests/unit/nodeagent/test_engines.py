@@ -56,7 +56,9 @@ def test_a_profile_may_set_the_prompt_cache() -> None:
 def test_the_launcher_sets_what_the_options_say() -> None:
     import xllamacpp
 
-    wanted = llama_shard(args=("--flash-attn", "off", "--cache-type-k", "q8_0", "--no-warmup"), parallel=2)
+    template = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
+    args = ("--flash-attn", "off", "--cache-type-k", "q8_0", "--no-warmup", "--chat-template", template)
+    wanted = llama_shard(args=args, parallel=2)
     options = llamacpp_launcher.parser().parse_args(LLAMA.command(wanted, PLACE)[3:])
     params = llamacpp_launcher.parameters(options, xllamacpp, "secret")
     assert params.n_parallel == 2
@@ -65,6 +67,7 @@ def test_the_launcher_sets_what_the_options_say() -> None:
     assert params.flash_attn_type == xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     assert params.api_keys == ["secret"]
     assert not params.warmup
+    assert params.chat_template == template
     assert not params.endpoint_slots, "shows the prompts of others"
 
 

@@ -1,0 +1,96 @@
+"""Gathers what a check-up concludes from, of this machine and without the bus."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from libs.events.questions import DoctorAnswer
+
+from .adapters import machine
+from .adapters.exporter import Exporter
+from .adapters.fabric import Ports, distances
+from .adapters.imex import imex, unit_state
+from .adapters.nvml import NVIDIA, Nvml, cards_on_the_bus
+from .adapters.nvml_cards import PCI
+from .adapters.nvml_samples import Sampler
+from .adapters.surroundings import NotThere, Surroundings, TookTooLong
+from .core.checkup import Facts, findings
+from .core.xid import xid_of
+from .settings import NodeAgentSettings
+
+_UNITS = ("nvidia-fabricmanager", "nvidia-persistenced")
+_MODULES = ("ib_uverbs", "nvidia_peermem")
+_BRIDGE = "0x0680"
+"""The PCI class of an NVSwitch."""
+
+
+def gather(
+    here: Surroundings, settings: NodeAgentSettings, engines: tuple[str, ...], ours: frozenset[int] = frozenset()
+) -> Facts:
+    """Look at everything once. Blocks for seconds. ``ours``: processes of our engines."""
+    nvml = Nvml(here, None)
+    found = nvml.look()
+    reader = Ports(here, settings.fabrics)
+    free = machine.free_mb((str(_existing(settings.data_dir)),))
+    return Facts(
+        arch=here.arch(),
+        cpu_count=machine.cpu_count(),
+        cpu_flags=machine.cpu_flags(here),
+        memory_total_mb=machine.memory_total_mb(),
+        gpus=tuple(
+            msgspec.structs.replace(gpu, adapter_distances=distances(here, gpu.pci_bus_id, gpu.numa_node))
+            for gpu in found.gpus
+        ),
+        gpus_state=found.state,
+        gpus_reason=found.reason,
+        gpus_problems=found.problems,
+        driver=found.driver,
+        samples=Sampler(nvml, Exporter(None)).samples(ours, {}),
+        switches=_switches(here),
+        units={unit: unit_state(here, unit) for unit in _UNITS} if cards_on_the_bus(here) else {},
+        imex=imex(here) if any(gpu.nvlink for gpu in found.gpus) else None,
+        ports=reader.look()[0],
+        port_samples=reader.samples(),
+        modules=tuple(name for name in _MODULES if here.target(f"/sys/module/{name}") is not None),
+        memlock_bytes=_memlock(),
+        xids=_xids(here),
+        disk_free_mb=next(iter(free.values()), None),
+        data_dir=str(settings.data_dir),
+        engines=engines,
+    )
+
+
+def examine(facts: Facts) -> DoctorAnswer:
+    return DoctorAnswer(findings=findings(facts))
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that is there."""
+    return next((one for one in (path, *path.absolute().parents) if one.is_dir()), Path("/"))
+
+
+def _switches(here: Surroundings) -> int:
+    return sum(
+        here.text(f"{PCI}/{bus_id}/vendor") == NVIDIA and (here.text(f"{PCI}/{bus_id}/class") or "").startswith(_BRIDGE)
+        for bus_id in here.names(PCI)
+    )
+
+
+def _memlock() -> int | None:
+    """What this process may pin; None: no limit, or root, whom the kernel does not limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY or os.geteuid() == 0 else soft
+
+
+def _xids(here: Surroundings) -> dict[int, int]:
+    """Errors in the kernel's log, by number; none when it cannot be read."""
+    try:
+        said = here.run("dmesg", timeout_s=10).out
+    except (NotThere, TookTooLong):
+        return {}
+    return dict(Counter(xid.number for line in said.splitlines() if (xid := xid_of(line)) is not None))

@@ -1,0 +1,45 @@
+"""``llmgw doctor`` on the machine below the tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from libs.bus import Bus
+from libs.events.machine import MachineRegistered
+from libs.events.questions import AskDoctor, DoctorAnswer
+
+from .box import Box
+
+
+def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cli.main", "doctor", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_it_judges_this_machine_without_a_bus(tmp_path: Path) -> None:
+    ran = doctor("--json", "--state-dir", str(tmp_path))
+    whole = json.loads(ran.stdout)
+    broken = [one for one in whole["findings"] if one["severity"] == "broken"]
+    assert ran.returncode == bool(broken)
+    assert whole["facts"]["cpu_count"] >= 1
+    assert {"machine", "engines"} <= {one["subject"] for one in whole["findings"]}
+
+
+def test_settings_that_are_wrong_are_said_in_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "nodeagent.yaml"
+    file.write_text("data_dri: /x\n")
+    ran = doctor("--settings", str(file))
+    assert ran.returncode == 1
+    assert "data_dri" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+async def test_a_machine_is_examined_over_the_bus(box: Box, bus: Bus) -> None:
+    box.start_agent()
+    machine = await box.next(MachineRegistered)
+    assert "ask.node.doctor.v1" in machine.features
+    answer = await bus.ask(AskDoctor(machine_id="box"), DoctorAnswer, timeout_s=20)
+    assert {"machine", "engines"} <= {one.subject for one in answer.findings}
