@@ -39,7 +39,15 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     cached_tokens: int = 0
     """Reported in ``usage.prompt_tokens_details``."""
     reasoning_tokens: int = 0
-    """Reported in ``usage.completion_tokens_details``."""
+    """Reported in ``usage.completion_tokens_details``; 0: as many as were thought."""
+    thinking: int = 0
+    """Tokens of ``reasoning_content`` before the answer."""
+    tools: int = 0
+    """The answer ends with so many calls of the tools that were offered, in turn."""
+    interleaved: bool = False
+    """The pieces of several calls alternate."""
+    refuse: bool = False
+    """The answer is a refusal."""
 
 
 class BehaviourWanted(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

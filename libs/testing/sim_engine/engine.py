@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from .behaviour import Behaviour
+from .script import is_scripted, script_of
 from .surface import DONE, END, Asked, Shape, chunk, error, response
 
 ANSWER_TOKENS = 64
@@ -47,7 +48,7 @@ class Generation:
 
     __slots__ = (
         *("after", "asked", "before", "behaviour", "continuous", "event", "finish", "generated", "head", "held"),
-        *("id", "prompt_tokens", "record", "shape", "sink", "total", "usage", "words"),
+        *("id", "prompt_tokens", "record", "script", "shape", "sink", "total", "usage", "words"),
     )
 
     def __init__(
@@ -63,6 +64,13 @@ class Generation:
         self.finish = b'"length"' if limit else b'"stop"'
         if self.words is not None and (limit is None or len(self.words) <= limit):
             self.total, self.finish = max(1, len(self.words)), b'"stop"'
+        self.script = None
+        if shape.delta and is_scripted(asked, behaviour):
+            self.script = script_of(asked, behaviour, record.id, self.words or [f"tok{n} " for n in range(self.total)])
+        if self.script is not None:
+            self.total, self.finish = len(self.script.deltas), self.script.finish
+            if limit is not None and limit < self.total:
+                self.total, self.finish = limit, b'"length"'
         options = asked.stream_options
         self.usage = options is not None and options.include_usage
         self.continuous = self.usage and options is not None and options.continuous_usage_stats
@@ -76,8 +84,9 @@ class Generation:
         details = b""
         if self.behaviour.cached_tokens:
             details += b',"prompt_tokens_details":{"cached_tokens":%d}' % self.behaviour.cached_tokens
-        if self.behaviour.reasoning_tokens:
-            details += b',"completion_tokens_details":{"reasoning_tokens":%d}' % self.behaviour.reasoning_tokens
+        thoughts = self.behaviour.reasoning_tokens or (self.script.thoughts if self.script is not None else 0)
+        if thoughts:
+            details += b',"completion_tokens_details":{"reasoning_tokens":%d}' % min(thoughts, completion)
         return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d%b}' % (
             *(prompt, prompt + completion, completion, details),
         )
@@ -97,10 +106,14 @@ class Generation:
 
     def content(self) -> bytes:
         """The next content chunk; the last one names the finish reason."""
-        word = self.word()
+        word = b"" if self.script is not None else self.word()
         self.generated += 1
         finish = self.finish if self.generated >= self.total else b"null"
         usage = b',"usage":' + self.usage_bytes() if self.continuous else b""
+        if self.script is not None:
+            delta = msgspec.json.encode(self.script.deltas[self.generated - 1])
+            middle = b',"logprobs":null,"finish_reason":'
+            return chunk(b"%b%b%b%b%b}]%b}\n\n" % (self.event, self.shape.delta, delta, middle, finish, usage))
         return chunk(b"%b%b%b%b}]%b}\n\n" % (self.before, word, self.after, finish, usage))
 
     def ending(self) -> bytes:
@@ -110,8 +123,11 @@ class Generation:
     def whole(self) -> bytes:
         """The body of an answer that is not streamed."""
         shape = self.shape
-        start = b'{"id":"' + shape.id_prefix + self.record.id.encode() + shape.whole_middle + shape.whole_before
-        text = b"".join(self.held) + shape.whole_after
+        start = b'{"id":"' + shape.id_prefix + self.record.id.encode() + shape.whole_middle
+        if self.script is not None:
+            text = b'"message":' + msgspec.json.encode(self.script.message(self.generated))
+        else:
+            text = shape.whole_before + b"".join(self.held) + shape.whole_after
         return b'%b%b,"logprobs":null,"finish_reason":%b}],"usage":%b}' % (
             *(start, text, self.finish, self.usage_bytes()),
         )
@@ -181,6 +197,15 @@ class Engine:
         held = sum(generation.prompt_tokens + generation.generated for generation in self.running)
         return min(1.0, held / self._kv_tokens)
 
+    def read(self, request_id: str, texts: list[str], behaviour: Behaviour) -> Record:
+        """Texts that are read and not answered with words."""
+        text = "\n".join(texts)
+        record = Record(id=request_id, prompt_tokens=len(text.split()), prompt=text[:PROMPT_REMEMBERED_CHARS])
+        record.state = "failed" if behaviour.fail_status else "done"
+        self.requests.append(record)
+        self.prompt_tokens_total += record.prompt_tokens
+        return record
+
     def submit(self, generation: Generation) -> None:
         if len(self.running) < self.parallel:
             self._start(generation)
@@ -230,7 +255,7 @@ class Engine:
                 out = generation.opening()
             out += generation.content()
         else:
-            generation.held.append(generation.word())
+            generation.held.append(b"" if generation.script is not None else generation.word())
             generation.generated += 1
         self.generation_tokens_total += 1
         generation.record.generated = generation.generated
@@ -247,7 +272,7 @@ class Engine:
             extra = b"x-request-id: %b\r\n" % generation.record.id.encode()
             generation.sink.write(response(200, generation.whole(), extra=extra))
         if not more:
-            self._end(generation, "done", generation.finish.decode().strip('"'))
+            self._end(generation, "done", "length" if generation.finish == b'"length"' else "stop")
             generation.sink.answered()
         return more
 

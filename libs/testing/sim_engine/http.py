@@ -14,7 +14,8 @@ import msgspec
 
 from .behaviour import HEADER_PREFIX, Behaviour, BehaviourWanted, changed
 from .engine import PROMPT_REMEMBERED_CHARS, Engine, Generation, Record
-from .surface import CREATED, SSE_HEAD, Asked, error, response, shape_of, token_ids
+from .surface import CREATED, SSE_HEAD, Asked, error, response, shape_of, token_ids, words_of
+from .vectors import embedding, ranking
 
 BODY_LIMIT_BYTES = 64 * 1024 * 1024
 COMPLETIONS = {b"/v1/chat/completions": True, b"/v1/completions": False}
@@ -172,7 +173,9 @@ class Connection(asyncio.Protocol):
 
     def _may(self, request: Request) -> bool:
         """As vLLM: /health and /metrics are open, /v1 is not."""
-        if self._site.bearer is None or not (request.path.startswith(b"/v1/") or request.path == b"/tokenize"):
+        if self._site.bearer is None or not (
+            request.path.startswith(b"/v1/") or request.path in (b"/tokenize", b"/detokenize")
+        ):
             return True
         return hmac.compare_digest(request.bearer, self._site.bearer)
 
@@ -193,8 +196,10 @@ class Connection(asyncio.Protocol):
                 self._reply(200, site.engine.metrics(site.model), b"text/plain; version=0.0.4")
             case b"GET", b"/version":
                 self._reply(200, msgspec.json.encode({"version": site.version}))
-            case b"POST", b"/tokenize":
+            case b"POST", b"/tokenize" | b"/detokenize":
                 self._tokenize(request)
+            case b"POST", b"/v1/embeddings" | b"/v1/rerank":
+                self._read(request)
             case b"GET", b"/sim/requests":
                 self._reply(200, msgspec.json.encode({"requests": list(site.engine.requests)}))
             case b"POST", b"/sim/behaviour":
@@ -216,9 +221,42 @@ class Connection(asyncio.Protocol):
 
     def _tokenize(self, request: Request) -> None:
         asked = self._decode(request)
-        if asked is not None:
-            tokens = token_ids(asked.text())
-            answer = {"count": len(tokens), "max_model_len": self._site.context_length, "tokens": tokens}
+        if asked is None:
+            return
+        if asked.tokens is not None:
+            self._reply(200, msgspec.json.encode({"prompt": words_of(asked.tokens)}))
+            return
+        tokens = token_ids(asked.text())
+        answer = {"count": len(tokens), "max_model_len": self._site.context_length, "tokens": tokens}
+        self._reply(200, msgspec.json.encode(answer))
+
+    def _read(self, request: Request) -> None:
+        """Embeddings and rankings: numbers at once. As several engines do, it knows no base64."""
+        asked = self._decode(request)
+        if asked is None:
+            return
+        engine = self._site.engine
+        texts = [asked.input] if isinstance(asked.input, str) else asked.input or []
+        behaviour = engine.next_behaviour()
+        if request.path == b"/v1/rerank":
+            texts = [asked.query or "", *(asked.documents or ())]
+        record = engine.read(request.request_id or f"sim-{next(self._site.numbers)}", texts, behaviour)
+        if behaviour.fail_status:
+            self._reply(
+                behaviour.fail_status, error(behaviour.fail_status, "the simulated engine failed as it was told")
+            )
+        elif not texts or asked.encoding_format not in (None, "float"):
+            self._reply(400, error(400, "send texts, and ask for numbers (encoding_format float)", "encoding_format"))
+        else:
+            usage = {"prompt_tokens": record.prompt_tokens, "total_tokens": record.prompt_tokens}
+            answer: dict[str, Any] = {"id": record.id, "object": "list", "model": self._site.model, "usage": usage}
+            if request.path == b"/v1/rerank":
+                answer["results"] = ranking(texts[0], texts[1:])[: asked.top_n]
+            else:
+                vectors = [embedding(text, asked.dimensions) for text in texts]
+                answer["data"] = [
+                    {"object": "embedding", "index": n, "embedding": vector} for n, vector in enumerate(vectors)
+                ]
             self._reply(200, msgspec.json.encode(answer))
 
     def _behave(self, request: Request) -> None:

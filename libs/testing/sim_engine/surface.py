@@ -37,6 +37,16 @@ class Asked(msgspec.Struct):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     stream_options: StreamOptions | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    response_format: dict[str, Any] | None = None
+    input: str | list[str] | None = None
+    encoding_format: str | None = None
+    dimensions: int | None = None
+    query: str | None = None
+    documents: list[str] | None = None
+    top_n: int | None = None
+    tokens: list[int] | None = None
     sim: dict[str, Any] | None = None
 
     def text(self) -> str:
@@ -58,9 +68,19 @@ def _content(message: Message) -> str:
     return " ".join(part.text for part in message.content or ())
 
 
+_words: dict[int, str] = {}
+
+
 def token_ids(text: str) -> list[int]:
     """One token a word; the same word is always the same token."""
-    return [zlib.crc32(word.encode()) % 100_000 for word in text.split()]
+    found = {word: zlib.crc32(word.encode()) % 100_000 for word in text.split()}
+    _words.update((token, word) for word, token in found.items())
+    return [found[word] for word in text.split()]
+
+
+def words_of(tokens: list[int]) -> str:
+    """The text of tokens this process gave out."""
+    return " ".join(_words.get(token, "?") for token in tokens)
 
 
 def chunk(payload: bytes) -> bytes:
@@ -111,10 +131,11 @@ class Shape:
         self.whole_middle = b'","object":"%b","created":%d,"model":%b,"choices":[{"index":0,' % (whole, CREATED, name)
         self.role = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
         if chat:
-            self.before, self.after = b'{"index":0,"delta":{"content":"', b'"},"logprobs":null,"finish_reason":'
+            self.delta = b'{"index":0,"delta":'
+            self.before, self.after = self.delta + b'{"content":"', b'"},"logprobs":null,"finish_reason":'
             self.whole_before, self.whole_after = b'"message":{"role":"assistant","content":"', b'"}'
         else:
-            self.role = b""
+            self.role = self.delta = b""
             self.before, self.after = b'{"index":0,"text":"', b'","logprobs":null,"finish_reason":'
             self.whole_before, self.whole_after = b'"text":"', b'"'
 

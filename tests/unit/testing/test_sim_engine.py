@@ -332,3 +332,53 @@ async def test_freeze_and_thaw(sim_engine: SimEngine) -> None:
         await asyncio.wait_for(asyncio.shield(asking), 0.1)
     sim_engine.thaw()
     assert (await asking).status == 200
+
+
+WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+
+
+async def test_thinks_calls_tools_and_says_the_same_streamed_and_not(sim_engine: SimEngine) -> None:
+    for interleaved in (False, True):
+        sim_engine.behave(thinking=2, tools=2, interleaved=interleaved, tok_s=0)
+        asked = {"tools": [{"type": "function", "function": WEATHER}]}
+        message_ = (await chat(sim_engine, **asked)).json["choices"][0]
+        assert message_["finish_reason"] == "tool_calls"
+        assert message_["message"]["reasoning_content"] == "thought0 thought1 "
+        calls = [call["function"] for call in message_["message"]["tool_calls"]]
+        assert calls == [{"name": "weather", "arguments": f'{{"city":"text{n}"}}'} for n in range(2)]
+        *chunks, _ = (await chat(sim_engine, stream=True, **asked)).events
+        joined = {0: "", 1: ""}
+        for chunk in chunks:
+            for piece in chunk["choices"][0]["delta"].get("tool_calls", ()):
+                joined[piece["index"]] += piece["function"]["arguments"]
+        assert [*joined.values()] == [call["arguments"] for call in calls]
+        assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    cut = (await chat(sim_engine, max_tokens=3, **asked)).json
+    assert (cut["choices"][0]["finish_reason"], cut["usage"]["completion_tokens"]) == ("length", 3)
+    assert cut["usage"]["completion_tokens_details"]["reasoning_tokens"] == 2
+
+
+async def test_refuses_obeys_schemas_and_calls_what_it_must(sim_engine: SimEngine) -> None:
+    sim_engine.behave(refuse=True, times=1)
+    refused = (await chat(sim_engine)).json["choices"][0]["message"]
+    assert (refused["content"], refused["refusal"]) == (None, "I will not. ")
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": WEATHER["parameters"]}}
+    assert (await chat(sim_engine, response_format=schema)).json["choices"][0]["message"][
+        "content"
+    ] == '{"city":"text"}'
+    tools = [{"type": "function", "function": WEATHER}]
+    called = (await chat(sim_engine, tools=tools, tool_choice="required")).json["choices"][0]["message"]
+    assert len(called["tool_calls"]) == 1
+    assert "tool_calls" not in (await chat(sim_engine, tools=tools)).json["choices"][0]["message"]
+
+
+async def test_reads_texts(sim_engine: SimEngine) -> None:
+    one = (await call(sim_engine, "/v1/embeddings", {"model": "sim", "input": ["a b", "a c"]})).json
+    assert [len(each["embedding"]) for each in one["data"]] == [16, 16]
+    assert one["usage"]["prompt_tokens"] == 4
+    assert (await call(sim_engine, "/v1/embeddings", {"input": "a", "encoding_format": "base64"})).status == 400
+    asked = {"model": "sim", "query": "a b", "documents": ["x", "a", "b a"], "top_n": 2}
+    ranked = (await call(sim_engine, "/v1/rerank", asked)).json
+    assert [(each["index"], each["relevance_score"]) for each in ranked["results"]] == [(2, 1.0), (1, 0.5)]
+    tokens = (await call(sim_engine, "/tokenize", {"prompt": "say it again"})).json["tokens"]
+    assert (await call(sim_engine, "/detokenize", {"tokens": tokens})).json == {"prompt": "say it again"}

@@ -1,0 +1,119 @@
+"""Answers that are more than words: thinking, refusals, tool calls, JSON of a schema. One piece of them is a token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .behaviour import Behaviour
+from .surface import Asked
+
+LEAD = ("I ", "look. ")
+"""What is said before tools are called."""
+REFUSAL = ("I ", "will ", "not. ")
+PIECES = 3
+"""Of the arguments of a call."""
+
+
+class Script(msgspec.Struct):
+    """``deltas``, one a token, and the whole message they add up to."""
+
+    deltas: list[dict[str, Any]]
+    finish: bytes = b'"stop"'
+    thoughts: int = 0
+
+    def message(self, given: int) -> dict[str, Any]:
+        """The message of the first ``given`` tokens."""
+        out: dict[str, Any] = {"role": "assistant", "content": None}
+        calls: dict[int, dict[str, Any]] = {}
+        for delta in self.deltas[:given]:
+            for name, value in delta.items():
+                if name != "tool_calls":
+                    out[name] = (out.get(name) or "") + value
+                    continue
+                for piece in value:
+                    call = calls.setdefault(piece["index"], {"id": piece.get("id"), "type": "function"})
+                    function = call.setdefault("function", {"name": piece["function"].get("name"), "arguments": ""})
+                    function["arguments"] += piece["function"]["arguments"]
+        if calls:
+            out["tool_calls"] = [calls[index] for index in sorted(calls)]
+        return out
+
+
+def is_scripted(asked: Asked, behaviour: Behaviour) -> bool:
+    """Whether an answer may be more than words."""
+    return bool(behaviour.thinking or behaviour.refuse or asked.tools or asked.response_format)
+
+
+def script_of(asked: Asked, behaviour: Behaviour, request_id: str, words: list[str]) -> Script | None:
+    """What a request is answered with; None: plain words, ``words`` or as many as it asks for.
+
+    A request that demands a tool gets a call of it, and one that gives a schema gets an instance of that.
+    """
+    deltas: list[dict[str, Any]] = [{"reasoning_content": f"thought{n} "} for n in range(behaviour.thinking)]
+    calls = _calls(asked, behaviour, request_id)
+    schema = ((asked.response_format or {}).get("json_schema") or {}).get("schema")
+    finish = b'"stop"'
+    if behaviour.refuse:
+        deltas += [{"refusal": word} for word in REFUSAL]
+    elif calls:
+        finish = b'"tool_calls"'
+        deltas += [{"content": word} for word in LEAD]
+        if behaviour.interleaved:
+            deltas += [call[n] for n in range(PIECES + 1) for call in calls]
+        else:
+            deltas += [piece for call in calls for piece in call]
+    elif schema is not None:
+        text = msgspec.json.encode(instance_of(schema)).decode()
+        deltas += [{"content": part} for part in _cut(text, PIECES)]
+    elif deltas:
+        deltas += [{"content": word} for word in words]
+    return Script(deltas, finish, behaviour.thinking) if deltas else None
+
+
+def _calls(asked: Asked, behaviour: Behaviour, request_id: str) -> list[list[dict[str, Any]]]:
+    """The pieces of each call: an opener with id and name, then its arguments."""
+    offered = [tool["function"] for tool in asked.tools or () if "function" in tool]
+    choice = asked.tool_choice
+    if isinstance(choice, dict):
+        offered = [function for function in offered if function["name"] == choice["function"]["name"]]
+    count = behaviour.tools or (1 if choice == "required" or isinstance(choice, dict) else 0)
+    made = []
+    for index in range(count if offered else 0):
+        function = offered[index % len(offered)]
+        arguments = msgspec.json.encode(instance_of(function.get("parameters") or {}, str(index))).decode()
+        opener = {"name": function["name"], "arguments": ""}
+        pieces = [{"index": index, "id": f"call_{request_id}_{index}", "type": "function", "function": opener}]
+        pieces += [{"index": index, "function": {"arguments": part}} for part in _cut(arguments, PIECES)]
+        made.append([{"tool_calls": [piece]} for piece in pieces])
+    return made
+
+
+def _cut(text: str, pieces: int) -> list[str]:
+    size = -(-len(text) // pieces)
+    return [text[n * size : (n + 1) * size] for n in range(pieces)]
+
+
+def instance_of(schema: dict[str, Any], mark: str = "") -> Any:
+    """A value a JSON Schema allows: the first of an enumeration, every property of an object."""
+    if schema.get("enum"):
+        return schema["enum"][0]
+    for way in ("anyOf", "oneOf", "allOf"):
+        if schema.get(way):
+            return instance_of(schema[way][0], mark)
+    match schema.get("type", "object"):
+        case "object":
+            return {name: instance_of(inner, mark) for name, inner in (schema.get("properties") or {}).items()}
+        case "array":
+            return [instance_of(schema.get("items") or {"type": "string"}, mark)]
+        case "integer":
+            return 7
+        case "number":
+            return 7.5
+        case "boolean":
+            return True
+        case "null":
+            return None
+        case _:
+            return f"text{mark}"
