@@ -13,7 +13,17 @@ import yaml
 from cli.declared import Item, Sections, read
 from cli.failure import Failed
 from libs.events.contract import Value
-from libs.events.machine import FabricPort, Gpu, GpuSample, Imex, MachineRegistered, MachineSample, MigInstance
+from libs.events.machine import (
+    FabricPort,
+    ForeignProcess,
+    Gpu,
+    GpuSample,
+    Imex,
+    MachineRegistered,
+    MachineSample,
+    MigInstance,
+    PcieLink,
+)
 
 
 class Gpus(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +43,11 @@ class Gpus(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Held on each of them now."""
     problems: tuple[str, ...] = ()
     """What keeps them out of use, as sentences."""
+    foreign_pid: int | None = None
+    """A process that is not ours holds what is used of them."""
+    lanes: int | None = None
+    """PCIe lanes in use, and below those the card has."""
+    card_lanes: int | None = None
 
 
 class Fabric(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -144,12 +159,22 @@ def registered(machine: Machine) -> MachineRegistered:
 
 def sample(machine: Machine) -> MachineSample:
     """What its agent would measure: what is held now."""
-    used = [group.used_mb for group in machine.gpus for _ in range(group.count)]
+    groups = [group for group in machine.gpus for _ in range(group.count)]
     return MachineSample(
         at=datetime.fromtimestamp(0, UTC),
         machine_id=machine.id,
         memory_used_mb=machine.memory_used_mb,
-        gpus=tuple(GpuSample(uuid=_uuid(machine, i), memory_used_mb=mb) for i, mb in enumerate(used)),
+        gpus=tuple(
+            GpuSample(
+                uuid=_uuid(machine, i),
+                memory_used_mb=group.used_mb,
+                foreign_memory_mb=group.used_mb if group.foreign_pid is not None else None,
+                foreign_processes=(ForeignProcess(pid=group.foreign_pid, memory_mb=group.used_mb),)
+                if group.foreign_pid is not None
+                else None,
+            )
+            for i, group in enumerate(groups)
+        ),
     )
 
 
@@ -178,4 +203,5 @@ def _gpus(machine: Machine) -> Iterator[Gpu]:
             nvlink_domain=machine.nvlink_domain,
             mig=mig,
             problems=group.problems,
+            pcie=PcieLink(lanes=group.lanes, card_lanes=group.card_lanes) if group.lanes is not None else None,
         )

@@ -26,7 +26,8 @@ WORTH = {
     "spread": 3.0,
     "racks": 1.0,
     "fit": 1.0,
-    "whole": 1.0,
+    "whole": 0.25,
+    "plain": 1.0,
     "link": 0.5,
     "near": 0.25,
 }
@@ -171,6 +172,8 @@ def _fit(asked: Query) -> Fit:
     scores = {
         "weights": 1.0 if asked.weights and asked.weights in machine.weights else 0.0,
         "fit": round(fit, 4),
+        # Cores beside GPUs are for what runs on the GPUs.
+        **({"plain": 0.0 if machine.facts.gpus else 1.0} if profile.gpu_class is None else {}),
         **(chosen.scores if chosen is not None else {}),
     }
     total = sum(WORTH[part] * score for part, score in scores.items())

@@ -142,9 +142,13 @@ def gpus(q: Query) -> str | None:
     if q.profile.gpu_class is None or len(q.gpus) >= q.profile.gpus_per_node or gpu_class(q) is not None:
         return None
     return (
-        f"needs {q.profile.gpus_per_node} GPUs of class {q.profile.gpu_class}, {len(q.gpus)} free of"
+        f"needs {_gpus(q.profile.gpus_per_node)} of class {q.profile.gpu_class}, {len(q.gpus)} free of"
         f" {len(_of_class(q))} ({q.free.gpus_held} held by replicas, {_unfit(q)})"
     )
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 def _unfit(q: Query) -> str:
@@ -156,8 +160,8 @@ def _unfit(q: Query) -> str:
         return "0 with problems or used by others"
     said = [f"GPU {g.index}: {g.problems[0]}" for g in sick]
     for g in taken:
-        holders = q.heard.foreign_holders.get(g.uuid, "processes that are not ours") if q.heard is not None else ""
-        said.append(f"GPU {g.index}: {holders} hold {foreign[g.uuid]} MB")
+        holders = q.heard.foreign_holders.get(g.uuid) if q.heard is not None else None
+        said.append(f"GPU {g.index}: {foreign[g.uuid]} MB held by {holders or 'processes that are not ours'}")
     return f"{len(sick)} with problems, {len(taken)} used by others: " + "; ".join(said)
 
 
