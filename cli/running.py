@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from cli.cluster import Cluster, reached
 from cli.console import Console
@@ -53,16 +56,25 @@ def banner(endpoint: Endpoint, model: str | None, home: Home) -> Iterator[str]:
     if model is None:
         yield "No model is defined: `llmgw model define` or `llmgw apply -f FILE` adds one."
     else:
-        body = json.dumps(
-            {"model": model, "messages": [{"role": "user", "content": "Once upon a time"}], "stream": True}
-        )
+        messages = [{"role": "user", "content": "Once upon a time"}]
+        body = json.dumps({"model": model, "messages": messages, "max_tokens": 60, "stream": True})
         yield f"curl -N {endpoint.base_url}/chat/completions \\"
         yield f"  -H 'Authorization: Bearer {endpoint.client_key}' -H 'Content-Type: application/json' \\"
         yield f"  -d '{body}'"
     yield ""
     where = "" if home.root == default() else f" --state-dir {home.root}"
-    yield f"`llmgw status{where}` shows what runs, `llmgw events tail{where}` tells what happens."
+    yield f"`{program()} status{where}` shows what runs, `{program()} events tail{where}` tells what happens."
     yield "Ctrl-C stops everything."
+
+
+def program() -> str:
+    """What to type for this command line here."""
+    beside = Path(sys.executable).with_name("llmgw")
+    found = shutil.which("llmgw")
+    if found is not None and Path(found).resolve() == beside.resolve():
+        return "llmgw"
+    here = Path.cwd()
+    return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
 
 
 class Running:
