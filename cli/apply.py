@@ -16,7 +16,7 @@ from cli.cluster import Cluster, on_cluster, outcome_words
 from cli.declared import BadFile, Weights, read
 from cli.failure import Failed
 from cli.library import IMPORT_S
-from cli.plan import Current, Step, document, plan, pruning, sections
+from cli.plan import Current, Step, document, plan, pruning, sections, unknown_policies
 from libs.events.codec import encode
 from libs.events.questions import (
     ExamineAccounting,
@@ -65,12 +65,16 @@ class StepDone(msgspec.Struct, frozen=True, kw_only=True):
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--prune", is_flag=True, help="Also remove what no file declares.")
+@click.option("--prune", is_flag=True, help="Also remove what no file declares; prices stay.")
 @on_cluster
 async def apply(cluster: Cluster, files: tuple[str, ...], dry_run: bool, yes: bool, prune: bool) -> None:
     """Make models, policies, tenancy, prices and the library be as files declare them."""
     items = read(texts(files))
     now = await current(cluster)
+    policies = {item.name for item in items if item.kind == "policy"}
+    faults = unknown_policies(items, policies if prune else policies | {one.name for one in now.policies})
+    if faults:
+        raise BadFile(faults)
     steps = plan(items, now)
     if prune:
         steps += pruning(items, now)
@@ -106,7 +110,7 @@ def texts(files: Sequence[str]) -> Iterator[tuple[str, str]]:
         try:
             yield (file, sys.stdin.read() if file == "-" else Path(file).read_text())
         except (OSError, UnicodeDecodeError) as error:
-            raise Failed(f"{file} cannot be read: {error}") from None
+            raise Failed(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 async def current(cluster: Cluster) -> Current:

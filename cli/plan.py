@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -99,6 +100,29 @@ def pruning(items: Iterable[Item], current: Current) -> list[Step]:
             changes = differences(there[kind, name], None)
             steps.append(Step(action="remove", kind=kind, name=name, command=command, changes=changes))
     return steps
+
+
+def unknown_policies(items: Iterable[Item], known: Collection[str]) -> list[str]:
+    """Faults of allowances that name a policy which will not be there: under a name that means nothing, no rule holds.
+    Accounting, which keeps allowances, does not know the guard's policies.
+    """
+    faults = []
+    for item in items:
+        if isinstance(item.spec, OrgSpec | TeamSpec | ProjectSpec):
+            at = item.place.at("allowance.policies")
+            faults += [
+                f"{at}: {item.kind} {item.name}: {no_policy(name, known)}"
+                for name in item.spec.allowance.policies
+                if name not in known
+            ]
+    return faults
+
+
+def no_policy(name: str, known: Collection[str]) -> str:
+    """What is said of a policy's name that is none."""
+    near = difflib.get_close_matches(name, known, n=1)
+    advice = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(known)) or 'none'}"
+    return f"there is no policy {name!r}: {advice}"
 
 
 def sections(current: Current) -> Sections:

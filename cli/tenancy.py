@@ -8,8 +8,10 @@ from typing import Any
 import click
 
 from cli.cluster import Cluster, on_cluster
+from cli.failure import Failed
+from cli.plan import no_policy
 from libs.events.commands import DefineOrg, DefineProject, DefineTeam, RemoveOrg, RemoveProject, RemoveTeam
-from libs.events.questions import ListTenancy, TenancyAnswer
+from libs.events.questions import ListPolicies, ListTenancy, PoliciesAnswer, TenancyAnswer
 from libs.events.tenancy import Allowance, OrgSpec, ProjectSpec, TeamSpec
 
 ALLOWANCE_COLUMNS = [
@@ -32,7 +34,15 @@ def allowance_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def allowance(models: tuple[str, ...], rpm: int | None, tpm: int | None, policies: tuple[str, ...]) -> Allowance:
+async def allowance(
+    cluster: Cluster, *, models: tuple[str, ...], rpm: int | None, tpm: int | None, policies: tuple[str, ...]
+) -> Allowance:
+    """What a level allows. Raises Failed for a policy that is not there: under such a name no rule would hold."""
+    if policies:
+        known = {one.name for one in (await cluster.ask(ListPolicies(), PoliciesAnswer)).policies}
+        for name in policies:
+            if name not in known:
+                raise Failed(no_policy(name, known))
     return Allowance(models=models or None, rpm=rpm, tpm=tpm, policies=policies)
 
 
@@ -63,7 +73,7 @@ async def list_orgs(cluster: Cluster) -> None:
 @on_cluster
 async def create_org(cluster: Cluster, name: str, **allowed: Any) -> None:
     """Create an organisation, or replace what it allows."""
-    outcome = await cluster.send(DefineOrg(spec=OrgSpec(name=name, allowance=allowance(**allowed))))
+    outcome = await cluster.send(DefineOrg(spec=OrgSpec(name=name, allowance=await allowance(cluster, **allowed))))
     cluster.out.one(outcome, [outcome.message or f"organisation {name}: {outcome.status}"])
 
 
@@ -97,7 +107,7 @@ async def list_teams(cluster: Cluster) -> None:
 async def create_team(cluster: Cluster, path: str, **allowed: Any) -> None:
     """Create a team, or replace what it allows."""
     org_name, name = path_of(path, "ORG", "TEAM")
-    spec = TeamSpec(org=org_name, name=name, allowance=allowance(**allowed))
+    spec = TeamSpec(org=org_name, name=name, allowance=await allowance(cluster, **allowed))
     outcome = await cluster.send(DefineTeam(spec=spec))
     cluster.out.one(outcome, [outcome.message or f"team {path}: {outcome.status}"])
 
@@ -133,7 +143,7 @@ async def list_projects(cluster: Cluster) -> None:
 async def create_project(cluster: Cluster, path: str, **allowed: Any) -> None:
     """Create a project, or replace what it allows."""
     org_name, team_name, name = path_of(path, "ORG", "TEAM", "PROJECT")
-    spec = ProjectSpec(org=org_name, team=team_name, name=name, allowance=allowance(**allowed))
+    spec = ProjectSpec(org=org_name, team=team_name, name=name, allowance=await allowance(cluster, **allowed))
     outcome = await cluster.send(DefineProject(spec=spec))
     cluster.out.one(outcome, [outcome.message or f"project {path}: {outcome.status}"])
 

@@ -12,7 +12,7 @@ from cli import fleet
 from cli.apply import plan_lines
 from cli.declared import Item, Weights, read
 from cli.demo import demo_items
-from cli.plan import Change, Current, differences, document, plan, pruning, sections
+from cli.plan import Change, Current, differences, document, plan, pruning, sections, unknown_policies
 from libs.events.commands import DefineModel, DefineTeam, ImportVersion, RemoveModel, RemoveVersion
 from libs.events.model import ModelSpec, Profile, Scaling
 from libs.events.policy import DenyRule, InputRules, PolicySpec, SecretsRule
@@ -140,6 +140,23 @@ def test_the_example_only_adds_to_the_demo() -> None:
         ("project", "demo/research/assistants"),
         ("price", "*"),
     ]
+
+
+def test_an_allowance_names_policies_that_are_there() -> None:
+    text = """orgs:
+  - name: acme
+    teams:
+      - name: web
+        allowance:
+          policies: [wach, strict]
+"""
+    items = read([("file.yaml", text)])
+
+    assert unknown_policies(items, {"wach", "strict"}) == []
+    assert unknown_policies(items, {"watch", "strict"}) == [
+        "file.yaml:6: team acme/web: there is no policy 'wach': did you mean 'watch'?"
+    ]
+    assert unknown_policies(items, set())[1] == "file.yaml:6: team acme/web: there is no policy 'strict': there is none"
 
 
 def test_the_example_fleet_is_two_machines_and_a_model() -> None:
