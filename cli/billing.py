@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import click
+import msgspec
 
 from cli.cluster import Cluster, on_cluster
 from libs.events.commands import DefinePrice
@@ -22,9 +23,13 @@ def price() -> None:
 async def list_prices(cluster: Cluster) -> None:
     """Every price."""
     answer = await cluster.ask(ListTenancy(), TenancyAnswer)
+    # A cached price of 0 is none of its own: such tokens cost what others do.
+    prices = [
+        msgspec.structs.replace(one, cached_micros=one.cached_micros or one.prompt_micros) for one in answer.prices
+    ]
     columns = [("MODEL", "model"), ("PROMPT", "prompt_micros"), ("CACHED", "cached_micros")]
     columns.append(("COMPLETION", "completion_micros"))
-    cluster.out.rows(answer.prices, columns, "no price is set: every request costs nothing")
+    cluster.out.rows(prices, columns, "no price is set: every request costs nothing")
 
 
 @price.command("set")

@@ -61,7 +61,8 @@ class Cluster:
 def outcome_words(outcome: Outcome) -> str:
     """Why a command was not carried out."""
     problems = [f"{one.path}: {one.message}" if one.path else one.message for one in outcome.problems]
-    words = [*([outcome.message] if outcome.message and outcome.message not in problems else []), *problems]
+    said = outcome.message in (*problems, "; ".join(problems))
+    words = [*([outcome.message] if outcome.message and not said else []), *problems]
     return "\n  ".join(words) or outcome.status
 
 

@@ -90,8 +90,10 @@ async def create(
     path_of(project, "ORG", "TEAM", "PROJECT")
     new = NewKey.make()
     expires_at = expires.replace(tzinfo=UTC) if expires else None
-    await cluster.send(new.command(project, name, roles, allowance(**allowed), expires_at))
-    cluster.out.one(new, [f"{new.key}", f"This is key {new.key_id}. It is shown this once: keep it now."])
+    await cluster.send(new.command(project, name, roles, await allowance(cluster, **allowed), expires_at))
+    cluster.out.one(new, [new.key])
+    # On stderr: what is captured is the key alone.
+    click.echo(f"This is key {new.key_id}. It is shown this once: keep it now.", err=True)
 
 
 @key.command("revoke")

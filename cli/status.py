@@ -11,6 +11,7 @@ import msgspec
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.home import PartSeen
+from cli.parts import GATEWAY
 from cli.processes import alive
 from libs.events.contract import Question
 from libs.events.questions import (
@@ -51,6 +52,8 @@ class Status(msgspec.Struct, frozen=True):
     models: tuple[ModelView, ...]
     position: int | None
     """Sequence of the last event the scheduler's leader folded."""
+    base_url: str | None = None
+    """Where clients are answered; None while the cluster is not up, or is not one of this machine."""
 
 
 @click.command()
@@ -85,7 +88,9 @@ async def look(cluster: Cluster) -> Status:
         parts.insert(0, Part("scheduler", error.message))
     if cluster.home is not None:
         parts = with_processes(parts, cluster.home.record().parts)
-    return Status(tuple(parts), nodes, models, position)
+    home = cluster.home
+    base_url = home.endpoint().base_url if home is not None and home.endpoint_file.exists() else None
+    return Status(tuple(parts), nodes, models, position, base_url)
 
 
 def with_processes(parts: list[Part], seen: dict[str, PartSeen]) -> list[Part]:
@@ -102,12 +107,14 @@ def lines(found: Status) -> Iterator[str]:
     """For a person."""
     for part in found.parts:
         process = f" (pid {part.pid}, restarted {part.restarts} times)" if part.pid else ""
-        yield f"{part.name}: {part.state}{process}"
+        url = f" at {found.base_url}" if part.name == GATEWAY and found.base_url else ""
+        yield f"{part.name}: {part.state}{url}{process}"
     yield ""
     for node in found.nodes:
+        shards = "1 shard" if len(node.shards) == 1 else f"{len(node.shards)} shards"
         yield (
             f"node {node.machine_id}: {node.state}, {node.cores_free} of {node.cpu_count} cores and "
-            f"{node.memory_free_mb:,} of {node.memory_total_mb:,} MB free, {len(node.shards)} shards"
+            f"{node.memory_free_mb:,} of {node.memory_total_mb:,} MB free, {shards}"
         )
     if not found.nodes:
         yield "no node has registered"

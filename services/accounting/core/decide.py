@@ -243,7 +243,8 @@ def _known(path: str, what: str, name: str, names: Collection[str]) -> list[Prob
     if name in names:
         return []
     near = difflib.get_close_matches(name, names, n=1)
-    advice = f"is {near[0]!r} meant?" if near else f"define it first; there are {len(names)} of that kind"
+    there = f"there is {_some(names)}" if names else "none is defined yet"
+    advice = f"is {near[0]!r} meant?" if near else there
     return [_problem(path, f"there is no {what} {name!r}; {advice}")]
 
 
@@ -254,6 +255,10 @@ def _under(parent: str, paths: Collection[str]) -> list[str]:
 def _childless(path: str, what: str, kind: str, children: list[str]) -> list[Problem]:
     if not children:
         return []
-    some = ", ".join(sorted(children)[:5]) + (", …" if len(children) > 5 else "")
     action = "revoke" if kind == "key" else "remove"
-    return [_problem(path, f"{what} still has {len(children)} of a {kind} ({some}); {action} those first")]
+    number, those = (f"a {kind}", "it") if len(children) == 1 else (f"{len(children)} {kind}s", "them")
+    return [_problem(path, f"{what} still has {number} ({_some(children)}); {action} {those} first")]
+
+
+def _some(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")

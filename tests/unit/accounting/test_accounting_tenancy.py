@@ -104,8 +104,8 @@ def test_a_project_needs_its_team() -> None:
 
 def test_nothing_is_removed_while_something_is_under_it() -> None:
     state = given_(*TREE)
-    assert "1 of a team (acme/research)" in refused(state, commands.RemoveOrg(org="acme"))["org"]
-    assert "1 of a project" in refused(state, commands.RemoveTeam(team="acme/research"))["team"]
+    assert "still has a team (acme/research); remove it first" in refused(state, commands.RemoveOrg(org="acme"))["org"]
+    assert "still has a project" in refused(state, commands.RemoveTeam(team="acme/research"))["team"]
     assert "k-abcdefghij" in refused(state, commands.RemoveProject(project="acme/research/chat"))["project"]
     assert "there is no team" in refused(state, commands.RemoveTeam(team="acme/other"))["team"]
 
