@@ -94,7 +94,8 @@ def _published(index: Mapping[str, Any] | None, tensors: TensorSum | None) -> in
         return tensors.total_bytes
     if index is None:
         return None
-    total = (index.get("metadata") or {}).get("total_size")
+    metadata = index.get("metadata")
+    total = metadata.get("total_size") if isinstance(metadata, Mapping) else None
     if not isinstance(total, int | float) or total <= 0:
         raise Unreadable("model.safetensors.index.json has no metadata.total_size: the weights' size is not known")
     return int(total)
@@ -159,7 +160,8 @@ class _Reading:
         text: dict[str, Any] = dict(inner) if isinstance(inner, Mapping) else dict(config)
         self.family = str(text.get("model_type") or config.get("model_type") or "")
         architectures = config.get("architectures")
-        self.architecture = str(architectures[0]) if architectures else self.family or "unknown"
+        named = isinstance(architectures, list) and bool(architectures)
+        self.architecture = str(architectures[0]) if named and architectures else self.family or "unknown"
         self.config = config
         self.text = {**_DEFAULTS.get(self.family, {}), **{key: one for key, one in text.items() if one is not None}}
         # What a config says to be null is meant: a window of null is none.
@@ -236,7 +238,8 @@ class _Reading:
     def _dense_layers(self) -> int:
         """Layers without experts: the first ones, those that are listed, or all but one in so many."""
         first = self._find("first_k_dense_replace") or 0
-        listed = self.text.get("mlp_only_layers") or []
+        listed = self.text.get("mlp_only_layers")
+        listed = listed if isinstance(listed, list) else []
         step = self._find("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq") or 1
         return sum(i < first or i in listed or (i + 1) % step != 0 for i in range(self.layers))
 
@@ -313,8 +316,10 @@ class _Reading:
 
 
 def _compressed_bits(quantised: Mapping[str, Any]) -> int | None:
-    for group in (quantised.get("config_groups") or {}).values():
-        bits = (group.get("weights") or {}).get("num_bits")
+    groups = quantised.get("config_groups")
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        weights = group.get("weights") if isinstance(group, Mapping) else None
+        bits = weights.get("num_bits") if isinstance(weights, Mapping) else None
         if isinstance(bits, int):
             return bits
     return None

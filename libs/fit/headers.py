@@ -166,7 +166,8 @@ def read(name: str, files: Files) -> list[Model]:
     settings = _object(files, CONFIG)
     weights = sorted(one for one in names if one.endswith(".safetensors"))
     index = _object(files, INDEX) if INDEX in names else None
-    if index is not None and not set((index.get("weight_map") or {}).values()) <= set(weights):
+    parts = index.get("weight_map") if index is not None else None
+    if index is not None and not (isinstance(parts, dict) and set(parts.values()) <= set(weights)):
         weights = []
     # An index sums up its files; over HTTP there is no need to ask each of them.
     headers = [_safetensors(files, one) for one in weights] if index is None or isinstance(files, Folder) else []

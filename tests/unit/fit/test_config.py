@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from libs.fit import Facts, Unreadable
 from libs.fit.config import facts_of, in_precision, sum_of
@@ -284,3 +287,30 @@ def shaped(layers: int, hidden: int, wide: int, heads: int, kv_heads: int, words
 )
 def test_weights_of_many_families_are_counted_within_a_thousandth(config: dict[str, Any], weights: int) -> None:
     assert facts_of("model", config).parameters == pytest.approx(weights, rel=0.001)
+
+
+KEYS = [
+    *("model_type", "architectures", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    *("head_dim", "vocab_size", "intermediate_size", "max_position_embeddings", "sliding_window", "layer_types"),
+    *("sliding_window_pattern", "full_attention_interval", "num_experts", "num_experts_per_tok", "mlp_only_layers"),
+    *("first_k_dense_replace", "decoder_sparse_step", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim", "torch_dtype"),
+    *("quantization_config", "text_config", "vision_config", "num_nextn_predict_layers", "tie_word_embeddings"),
+]
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 5000),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=5),
+    st.lists(st.one_of(st.integers(0, 9), st.text(max_size=3)), max_size=3),
+    st.dictionaries(
+        st.sampled_from(["quant_method", "bits", "config_groups", "hidden_size", "patch_size"]), st.integers()
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.sampled_from(KEYS), ODD, min_size=1, max_size=4))
+def test_odd_configs_are_read_or_refused_and_never_crash(change: dict[str, Any]) -> None:
+    with contextlib.suppress(Unreadable):
+        facts_of("odd", SMALL | change)

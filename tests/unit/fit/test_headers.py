@@ -25,11 +25,20 @@ class Server:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.sent: list[tuple[str, int]] = []
+        self.moved: dict[str, str] = {}
+        self.tokens: dict[str, str | None] = {}
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 body = server.files.get(self.path)
+                server.tokens[self.path] = self.headers.get("Authorization")
+                if self.path in server.moved:
+                    self.send_response(302)
+                    self.send_header("Location", server.moved[self.path])
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
                 if body is None:
                     self.send_error(404)
                     return
@@ -134,6 +143,27 @@ def test_a_repository(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert model.facts.weights.total == 16_060_522_496
     assert not any(path.endswith(".safetensors") for path, _ in server.sent)
+
+
+def test_the_hub_is_shown_the_token_and_nobody_else(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    listing = {"siblings": [{"rfilename": "m.gguf"}]}
+    server.files["/api/models/a/b/revision/main"] = json.dumps(listing).encode()
+    server.files["/a/b/resolve/main/m.gguf"] = header(METADATA, TENSORS)
+    server.moved["/a/b/resolve/main/m.gguf"] = server.url.replace("127.0.0.1", "localhost") + "/cdn"
+    server.files["/cdn"] = server.files["/x.gguf"] = header(METADATA, TENSORS)
+
+    read(*open_source("a/b"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    read(*open_source(f"{server.url}/x.gguf"))
+
+    assert server.tokens == {
+        "/api/models/a/b/revision/main": "Bearer hf_secret",
+        "/a/b/resolve/main/m.gguf": "Bearer hf_secret",
+        "/cdn": None,
+        "/x.gguf": None,
+    }
 
 
 def test_what_is_wrong_with_a_source_is_said(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,15 @@ def test_programs_get_every_figure(ggufs: Path) -> None:
     assert {reason["check"] for reason in rejected["rejected"]} == {"memory"}
 
 
+def test_several_files_are_told_apart_by_name(ggufs: Path) -> None:
+    fleet = ["--fleet", str(FLEETS / "single-gpu.yaml")]
+
+    result = CliRunner().invoke(llmgw, ["model", "plan", str(ggufs), *fleet], catch_exceptions=False)
+
+    rows = [line.split("  ")[0] for line in result.output.splitlines() if " on 1 card" in line]
+    assert rows == ["gemma-3-270m-q4_k_m", "qwen2.5-0.5b-q4_k_m"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

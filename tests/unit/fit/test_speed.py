@@ -59,6 +59,14 @@ def test_a_cpu_reads_with_the_threads_it_is_given() -> None:
     assert speed.cpu(facts, all_cores, None, 1) == pytest.approx(40e9 * 0.9 / facts.weights.total)
 
 
+def test_a_cpu_without_avx2_gets_no_figure() -> None:
+    old = host("old", 0, joined=False, read_bytes_s=40e9, vector=False)
+
+    (way,) = plan([gemma()], [old], LOAD).ways
+
+    assert (way.tokens_per_s, way.pace) == (None, "its CPU shows no AVX2")
+
+
 def test_a_mig_instance_has_its_share_of_the_bandwidth() -> None:
     def on(share: float) -> float:
         made = msgspec.structs.replace(host("a", 0), cards=(card(0, 40, mig=True, share=share),))
