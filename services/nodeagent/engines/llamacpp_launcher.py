@@ -44,6 +44,8 @@ def value_of(flag: LlamaCppOption, given: Any, library: Any) -> Any:
     if flag.kind == "flash":
         known = {"on": "ENABLED", "1": "ENABLED", "off": "DISABLED", "0": "DISABLED", "auto": "AUTO", "-1": "AUTO"}
         kind, prefix, name = library.llama_flash_attn_type, "LLAMA_FLASH_ATTN_TYPE_", known.get(given)
+    elif flag.kind == "pooling":
+        kind, prefix, name = library.llama_pooling_type, "LLAMA_POOLING_TYPE_", given.upper()
     else:
         kind, prefix, name = library.ggml_type, "GGML_TYPE_", given.upper()
     value = getattr(kind, f"{prefix}{name}", None)

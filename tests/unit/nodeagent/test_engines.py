@@ -58,6 +58,7 @@ def test_the_launcher_sets_what_the_options_say() -> None:
 
     template = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
     args = ("--flash-attn", "off", "--cache-type-k", "q8_0", "--no-warmup", "--chat-template", template)
+    args += ("--embeddings", "--pooling", "mean")
     wanted = llama_shard(args=args, parallel=2)
     options = llamacpp_launcher.parser().parse_args(LLAMA.command(wanted, PLACE)[3:])
     params = llamacpp_launcher.parameters(options, xllamacpp, "secret")
@@ -66,6 +67,8 @@ def test_the_launcher_sets_what_the_options_say() -> None:
     assert params.cache_type_k == xllamacpp.ggml_type.GGML_TYPE_Q8_0
     assert params.flash_attn_type == xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     assert params.api_keys == ["secret"]
+    assert params.embedding
+    assert params.pooling_type == xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
     assert not params.warmup
     assert params.chat_template == template
     assert not params.endpoint_slots, "shows the prompts of others"

@@ -32,6 +32,7 @@ LLAMACPP_OPTIONS: tuple[LlamaCppOption, ...] = (
     LlamaCppOption(("--cache-type-v", "-ctv"), field="cache_type_v", kind="ggml"),
     LlamaCppOption(("--chat-template",), field="chat_template", kind="str"),
     LlamaCppOption(("--embeddings", "--embedding"), takes_value=False, field="embedding", kind="on"),
+    LlamaCppOption(("--pooling",), field="pooling_type", kind="pooling"),
     LlamaCppOption(("--no-cont-batching", "-nocb"), takes_value=False, field="cont_batching", kind="off"),
     LlamaCppOption(("--no-warmup",), takes_value=False, field="warmup", kind="off"),
 )

