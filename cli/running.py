@@ -154,7 +154,7 @@ class Running:
             keys = Keys.of(self._home)
             await declare(cluster, keys, self._fleet.items, self._with_model)
             self._phase("starting", "waiting for the first answer")
-            model = await answered(cluster, layout.base_url, keys.client.key, self._say)
+            model = await answered(cluster, layout.base_url, keys.client.key, self._waits)
         endpoint = Endpoint(
             base_url=layout.base_url,
             client_key=keys.client.key,
@@ -182,6 +182,10 @@ class Running:
             await self._supervisor.stop(names)
             if names == self._layout.agents:
                 await stop_engines(self._home, names, self._say)
+
+    def _waits(self, line: str) -> None:
+        """A phase of its own: `up --detach` tells it too."""
+        self._phase("starting", line)
 
     def _say(self, line: str) -> None:
         self._console.say("up", line)
