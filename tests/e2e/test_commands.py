@@ -124,7 +124,9 @@ def test_a_model_is_defined_scaled_and_removed_by_hand(cluster: Cluster) -> None
 
 
 def test_logs_of_an_agent_and_of_an_engine_come_from_their_machine(cluster: Cluster) -> None:
-    (shard,) = next(one["shards"] for one in cluster.json("node", "list") if one["machine_id"] == "sim-1")[:1]
+    # Not just any shard of sim-1: those of a model that was removed a moment ago may still be listed there.
+    replicas = cluster.json("model", "show", "sim-chat")["state"]["replicas"]
+    shard = next(f"{one['replica_id']}-0" for one in replicas if one["machines"] == ["sim-1"])
 
     assert cluster.text("logs", "sim-1", "-n", "5").strip()
     assert cluster.run("logs", shard).returncode == 0
