@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Generator
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 ON_DISCONNECT = "llmgw.on_disconnect"
 """Key of a scope: a function that is called once when the client's connection ends before the answer does."""
@@ -19,13 +19,36 @@ HOLD_HEAD = "llmgw.hold_head"
 """Key of a scope: a function after which what is written next goes out together with what is written after it."""
 
 
+HEAD_BYTES = 64 * 1024
+"""A request's head may be so long, and what came in one piece with its end."""
+BODY_S = 60.0
+"""A client that began to send a body and then sends nothing for so long is hung up on."""
+WHOLE_BODY_S = 900.0
+"""20 MiB at 24 kB/s: whoever is slower than that is hung up on too."""
+TAKES_NOTHING_S = 120.0
+"""A client that takes nothing of its answer for so long is hung up on: it holds an engine's slot."""
+LINGER_S = 5.0
+"""How long what a client still sends is read and dropped after it was answered early: closed at once, the answer might
+be lost on its way."""
+LOOKED_AT_EVERY_S = 1.0
+_TOO_LONG = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    b"content-length: 34\r\nconnection: close\r\n\r\nThe head of a request is too long."
+)
+
+
 class _Joining:
-    """A transport that can put an answer's head and the beginning of its body into one write, and one packet."""
+    """A transport that can put an answer's head and the beginning of its body into one write, and one packet.
 
-    __slots__ = ("_held", "_hold", "_transport")
+    ``late`` says whether the client is still sending when the connection is closed: then only our side of it is.
+    """
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    __slots__ = ("_closed", "_held", "_hold", "_late", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, late: Callable[[], bool]) -> None:
         self._transport = transport
+        self._late = late
+        self._closed = False
         self._hold = False
         self._held = b""
 
@@ -47,34 +70,112 @@ class _Joining:
         if self._held:
             self._transport.write(self._held)
             self._held = b""
-        self._transport.close()
+        if self._closed or not self._late():
+            self._transport.close()
+        else:
+            self._transport.write_eof()
+        self._closed = True
+
+    def is_closing(self) -> bool:
+        return self._closed or self._transport.is_closing()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
 
 class ClientConnection(HttpToolsProtocol):
-    """uvicorn's, which also calls back when a client leaves, and joins heads and bodies.
+    """uvicorn's, which also calls back when a client leaves, joins heads and bodies, and has only so much patience.
 
-    ASGI alone needs a waiting task for each request for the one, and cannot do the other.
+    ASGI alone needs a waiting task for each request for the first, and cannot do the others.
     """
 
+    _awaited: Literal["head", "body"] | None = "head"
+    """What the client has begun to send and not ended; a new connection owes a head."""
+    _since = 0.0
+    """Loop time since when it is awaited, or at which the last of a body came."""
+    _began = 0.0
+    _head_bytes = 0
+    _answered_at: float | None = None
+    """Closed on our side while the client was still sending."""
+    _stuck: tuple[int, float] | None = None
+    """Bytes the client does not take, and since when."""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._joining = _Joining(transport)
+        self._joining = _Joining(transport, self._late)
+        self._unfinished: list[RequestResponseCycle] = []
+        """Being answered, or waiting for that because they were sent ahead of the answer before them."""
+        self._since = self.loop.time()
         super().connection_made(cast(asyncio.Transport, self._joining))
+
+    def data_received(self, data: bytes) -> None:
+        if self._awaited == "body":
+            self._since = self.loop.time()
+        super().data_received(data)
+        if self._awaited == "head":
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self._joining.write(_TOO_LONG)
+                self._joining.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._awaited, self._since, self._head_bytes = "head", self.loop.time(), 0
         cast("dict[str, Any]", self.scope)[HOLD_HEAD] = self._joining.hold
 
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._awaited, self._began = "body", self._since
+        self._unfinished = [cycle for cycle in self._unfinished if not cycle.response_complete]
+        self._unfinished.append(self.cycle)
+
+    def on_message_complete(self) -> None:
+        self._awaited = None
+        super().on_message_complete()
+        if self._answered_at is not None:
+            self._joining.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        cycle = self.cycle
         super().connection_lost(exc)
-        if cycle is not None and not cycle.response_complete:
-            scope = cast("dict[str, Any]", cycle.scope)
-            on_disconnect: Callable[[], None] | None = scope.get(ON_DISCONNECT)
-            if on_disconnect is not None:
-                on_disconnect()
+        for cycle in self._unfinished:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+                scope = cast("dict[str, Any]", cycle.scope)
+                on_disconnect: Callable[[], None] | None = scope.get(ON_DISCONNECT)
+                if on_disconnect is not None:
+                    on_disconnect()
+        self._unfinished.clear()
+
+    def _late(self) -> bool:
+        if self._awaited != "body" or self._answered_at is not None:
+            return False
+        self._answered_at = self.loop.time()
+        self.flow.resume_reading()
+        return True
+
+    def look(self, now: float, head_s: float) -> None:
+        """Hang up on a client that keeps us waiting."""
+        if self._waits_too_long(now, head_s):
+            self._joining.abort()
+
+    def _waits_too_long(self, now: float, head_s: float) -> bool:
+        if self._answered_at is not None:
+            return now - self._answered_at > LINGER_S
+        if not self.flow.write_paused:
+            self._stuck = None
+        else:
+            held = self._joining.get_write_buffer_size()
+            if self._stuck is None or self._stuck[0] != held:
+                self._stuck = held, now
+            return now - self._stuck[1] > TAKES_NOTHING_S
+        owed = [cycle for cycle in self._unfinished if not cycle.response_complete]
+        if self.flow.read_paused or any(cycle is not self.cycle for cycle in owed):
+            return False  # it is we who do not read, or it is not yet this request's turn
+        if self._awaited == "head":
+            return not owed and now - self._since > head_s
+        if self._awaited == "body":
+            return now - self._since > BODY_S or now - self._began > WHOLE_BODY_S
+        return False
 
 
 class _Server(uvicorn.Server):
@@ -103,7 +204,9 @@ class HttpServer:
         )
         self._server = _Server(config)
         self._listening = listening
+        self._keep_alive_s = keep_alive_s
         self._task: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._server.serve(sockets=[self._listening]))
@@ -112,8 +215,21 @@ class HttpServer:
                 await self._task
                 raise RuntimeError("the HTTP server ended while it was starting")
             await asyncio.sleep(0.005)
+        self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LOOKED_AT_EVERY_S)
+            now = loop.time()
+            for connection in list(self._server.server_state.connections):
+                cast(ClientConnection, connection).look(now, self._keep_alive_s)
 
     async def stop(self) -> None:
         self._server.should_exit = True
         if self._task is not None:
             await self._task
+        if self._looking is not None:
+            self._looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._looking
