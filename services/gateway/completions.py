@@ -170,6 +170,8 @@ class Completions:
 
     async def _ruled(self, call: Call, key: KeyView, applicable: Applicable, readable: Readable) -> dict[str, bytes]:
         """What the guard changes of the body. Raises Fault when it refuses it, or cannot judge what it must."""
+        if applicable.missing:
+            raise errors.no_such_policy(applicable.missing[0])
         segments = readable.segments()
         if not applicable.enforced:
             self._checks.observe(call.request_id, key.project, applicable.names, segments)

@@ -191,9 +191,11 @@ def _usable(endpoint: Endpoint) -> bool:
 class Applicable:
     """The policies one request is under."""
 
-    __slots__ = ("enforced", "fail_closed", "names")
+    __slots__ = ("enforced", "fail_closed", "missing", "names")
 
-    def __init__(self, specs: list[PolicySpec]) -> None:
+    def __init__(self, specs: list[PolicySpec], missing: tuple[str, ...]) -> None:
+        self.missing = missing
+        """Named for the key, and not there: what they would say is not known, so nothing may pass."""
         self.names = tuple(spec.name for spec in specs)
         enforcing = [spec for spec in specs if spec.mode == "enforce"]
         self.enforced = bool(enforcing)
@@ -224,5 +226,6 @@ class Policies(Copy[PolicySpec]):
             return self._applicable[named]
         except KeyError:
             specs = [spec for name, spec in sorted(self._specs.items()) if spec.default or name in named]
-            found = self._applicable[named] = Applicable(specs) if specs else None
+            missing = tuple(name for name in named if name not in self._specs)
+            found = self._applicable[named] = Applicable(specs, missing) if specs or missing else None
             return found

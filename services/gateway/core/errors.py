@@ -195,6 +195,17 @@ def refused_by_policy(rule: str, policy: str | None) -> Fault:
     )
 
 
+def no_such_policy(policy: str) -> Fault:
+    return Fault(
+        503,
+        "policy_missing",
+        f"The rules of the policy '{policy}' hold for this key, and there is no policy of that name, so nothing may "
+        "pass. Ask your administrator to define it, or to take its name off the key's project.",
+        kind="server_error",
+        retry_after_s=5,
+    )
+
+
 def not_judged() -> Fault:
     return Fault(
         503,

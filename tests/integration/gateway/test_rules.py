@@ -129,3 +129,20 @@ async def test_a_text_too_long_for_the_guard_costs_only_itself(
 
 async def _is_strict(gateway: Client) -> bool:
     return (await gateway.chat(SECRET, key="sk-strict")).status == 400
+
+
+async def test_a_policy_that_is_named_and_not_there_lets_nothing_pass(
+    world: World, sim_engine: SimEngine, connect_as: Callable[[str], Awaitable[Bus]]
+) -> None:
+    await world.key("sk-ruled", key_id="k-ruled", policies=("forgotten",))
+    await world.route(sim_engine)
+    gateway = await world.gateway(await connect_as("gateway"))
+    refused = await gateway.chat("hello", key="sk-ruled")
+    assert (refused.status, refused.error["code"]) == (503, "policy_missing")
+    assert "'forgotten'" in refused.error["message"]
+    await world.policy(PolicySpec(name="forgotten", mode="observe"))
+
+    async def passes() -> bool:
+        return (await gateway.chat("hello", key="sk-ruled")).status == 200
+
+    await eventually(passes)
