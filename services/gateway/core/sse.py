@@ -296,6 +296,9 @@ def _event(data: bytes) -> bytes:
 
 
 def _without_usage(data: bytes) -> bytes:
-    fields = _fields.decode(data)
+    try:
+        fields = _fields.decode(data)
+    except msgspec.DecodeError:
+        return data  # a name in it is no text; the client may make of it what it can
     fields.pop("usage", None)
     return msgspec.json.encode(fields)

@@ -34,12 +34,16 @@ class Usage(msgspec.Struct):
     completion_tokens: int | None = None
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
+    reasoning_tokens: int | None = None
+    """SGLang says it here."""
 
     def used(self) -> Used:
         prompt = self.prompt_tokens or 0
         completion = self.completion_tokens or 0
         cached = self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
-        reasoning = self.completion_tokens_details.reasoning_tokens if self.completion_tokens_details else None
+        reasoning = self.reasoning_tokens
+        if self.completion_tokens_details is not None and self.completion_tokens_details.reasoning_tokens is not None:
+            reasoning = self.completion_tokens_details.reasoning_tokens
         return Used(
             prompt=prompt,
             cached=min(cached or 0, prompt),

@@ -62,12 +62,12 @@ def chat(payload: bytes, answer_id: str, created: int) -> bytes:
         message = _message.decode(payload)
     except (msgspec.DecodeError, msgspec.ValidationError) as problem:
         raise BadStream(f"the answer is no Message: {problem}") from None
-    texts = [block.get("text", "") for block in message.content if block.get("type") == "text"]
+    texts = [_said(block, "text") for block in message.content if block.get("type") == "text"]
     thoughts = [block for block in message.content if block.get("type") in _THOUGHTS]
     calls = [_call(block) for block in message.content if block.get("type") == "tool_use"]
     out: Json = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}
     if thoughts:
-        out["reasoning_content"] = "".join(block.get("thinking", "") for block in thoughts)
+        out["reasoning_content"] = "".join(_said(block, "thinking") for block in thoughts)
         out["thinking_blocks"] = thoughts
     if calls:
         out["tool_calls"] = calls
@@ -78,10 +78,15 @@ def chat(payload: bytes, answer_id: str, created: int) -> bytes:
 def _call(block: Json) -> Json:
     arguments = msgspec.json.encode(block.get("input", {})).decode()
     return {
-        "id": block.get("id", ""),
+        "id": _said(block, "id"),
         "type": "function",
-        "function": {"name": block.get("name", ""), "arguments": arguments},
+        "function": {"name": _said(block, "name"), "arguments": arguments},
     }
+
+
+def _said(block: Json, name: str) -> str:
+    value = block.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def _finish(stop_reason: str | None) -> str:
@@ -146,9 +151,9 @@ class ChatOfMessageEvents:
         if block.get("type") == "tool_use":
             block["place"] = self._calls
             self._calls += 1
-            self._writer.call(block["place"], str(block.get("id", "")), str(block.get("name", "")))
-        elif block.get("type") == "text" and block.get("text"):
-            self._writer.delta(content=block["text"])
+            self._writer.call(block["place"], _said(block, "id"), _said(block, "name"))
+        elif block.get("type") == "text" and (text := _said(block, "text")):
+            self._writer.delta(content=text)
 
     def _more(self, index: int, delta: _Delta) -> None:
         parts = self._parts.setdefault(index, [])
@@ -170,7 +175,7 @@ class ChatOfMessageEvents:
         if kind == "tool_use" and not parts:
             self._writer.arguments(block["place"], msgspec.json.encode(block.get("input") or {}).decode())
         elif kind == "thinking":
-            signed: Any = {**block, "thinking": block.get("thinking", "") + "".join(parts)}
+            signed: Any = {**block, "thinking": _said(block, "thinking") + "".join(parts)}
             self._thought(signed)
         elif kind == "redacted_thinking":
             self._thought(block)

@@ -150,9 +150,9 @@ VALUES = st.recursive(
 )
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(place for key, child in inner for place in _places(child, (*path, key)))]
+    return [path, *(place for key, child in inner for place in places(child, (*path, key)))]
 
 
 def _requests() -> list[tuple[str, Json]]:
@@ -168,10 +168,10 @@ def test_a_request_with_anything_anywhere_is_translated_or_refused(
     family, request = chosen
     body = copy.deepcopy(request)
     for number, value in changes:
-        places = _places(body)[1:]
-        if not places:
+        found = places(body)[1:]
+        if not found:
             break
-        *way, last = places[number % len(places)]
+        *way, last = found[number % len(found)]
         holder = body
         for key in way:
             holder = holder[key]
