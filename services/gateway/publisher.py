@@ -46,8 +46,17 @@ class Publisher:
         complained = False
         while True:
             stopping = self._stopping.is_set()
-            self._spool.probe()
-            batch = self._spool.batch()
+            try:
+                self._spool.probe()
+                batch = self._spool.batch()
+            except OSError as error:
+                if not complained:
+                    log.error("usage waits in the spool, which cannot be used: %s", error)
+                complained = True
+                if stopping:
+                    return
+                await self._pause(AGAIN_S)
+                continue
             if batch is not None:
                 message = UsageBatch(gateway_id=self._gateway_id, offset=batch.end, records=batch.records)
                 try:
@@ -60,7 +69,8 @@ class Publisher:
                         return
                     await self._pause(AGAIN_S)
                     continue
-                self._spool.acked(batch.end)
+                with contextlib.suppress(OSError):  # sent again after a crash it would be the same message
+                    self._spool.acked(batch.end)
                 complained = False
             elif stopping:
                 return

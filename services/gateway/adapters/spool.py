@@ -15,6 +15,7 @@ made anew never repeats a position that was already counted.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import mmap
@@ -96,7 +97,8 @@ class Spool:
         self._segment_bytes = segment_bytes
         self.problem: str | None = None
         """Why nothing can be written; None while it can."""
-        self._late: list[bytes] = []
+        self._late: list[tuple[int | None, bytes]] = []
+        """Slots and closing lines that could not be written yet."""
         directory.mkdir(parents=True, exist_ok=True)
         self._checkpoint_fd = os.open(directory / "checkpoint", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -104,6 +106,11 @@ class Spool:
         except OSError:
             os.close(self._checkpoint_fd)
             raise SpoolBroken(f"another gateway uses the spool {directory}: give each its own data_dir") from None
+        try:
+            self._table = self._map_table()
+        except OSError as error:
+            os.close(self._checkpoint_fd)
+            raise SpoolBroken(f"the usage spool {directory} cannot be made: {error.strerror}") from None
         self._segments = sorted(int(path.stem) for path in directory.glob("*.log"))
         if not self._segments:
             self._segments = [time.time_ns() // 1000]
@@ -111,9 +118,7 @@ class Spool:
         self._fd = self._open_segment(self._start)
         self._end = self._start + os.fstat(self._fd).st_size
         self._acked, self._promised = self._read_checkpoint()
-        self._free = list(range(SLOTS - 1, -1, -1))
         self._open_at: dict[int, int] = {}
-        self._table = self._map_table()
         self._rows = memoryview(self._table).cast("Q")
         self.cut = self._recover()
         """Requests that were in flight when this gateway died."""
@@ -158,12 +163,19 @@ class Spool:
         Without a slot no engine was asked: such a record is dropped when it cannot be written.
         """
         line = b"C%s\n" % _encode(record)
-        if slot is not None or self.backlog_bytes <= self._max_bytes:
-            try:
+        if slot is not None:
+            self._finish(slot, line)
+        elif self.backlog_bytes <= self._max_bytes:
+            with contextlib.suppress(SpoolBroken):
                 self._write(line)
-            except SpoolBroken:
-                if slot is not None:
-                    self._late.append(line)
+
+    def _finish(self, slot: int | None, line: bytes) -> None:
+        """Write a closing line. Until it is written the slot stays taken: what it counted outlives the process."""
+        try:
+            self._write(line)
+        except SpoolBroken:
+            self._late.append((slot, line))
+            return
         if slot is not None:
             self._rows[2 * slot] = 0
             self._open_at.pop(slot, None)
@@ -180,11 +192,8 @@ class Spool:
         except SpoolBroken:
             return
         late, self._late = self._late, []
-        for line in late:
-            try:
-                self._write(line)
-            except SpoolBroken:
-                self._late.append(line)
+        for slot, line in late:
+            self._finish(slot, line)
 
     def _write(self, line: bytes) -> None:
         if self._end - self._start >= self._segment_bytes:
@@ -220,14 +229,19 @@ class Spool:
     def batch(self) -> Batch | None:
         """The next records to publish, promised: after a crash the same stretch is the next one again.
 
-        None: everything is published.
+        None: everything is published. Raises OSError.
         """
         while self._acked < self._end or self._promised > self._acked:
             end = self._promised
             data = self._read(self._acked, end - self._acked if end > self._acked else READ_BYTES)
             data = data[: data.rfind(b"\n") + 1]
             if not data:
-                return None
+                following = min((start for start in self._segments if start > self._acked), default=None)
+                if following is None:
+                    return None
+                log.error("%d bytes of the usage spool were lost with the machine's power", following - self._acked)
+                self.acked(following)
+                continue
             end = self._acked + len(data)
             lines = [line for line in data.split(b"\n") if line.startswith(b"C")]
             records = tuple(record for line in lines if (record := _decoded(_closed, line)) is not None)
@@ -239,7 +253,7 @@ class Spool:
         return None
 
     def acked(self, end: int) -> None:
-        """The batch that ends there is on the bus. Segments nobody needs any more are removed."""
+        """The batch that ends there is on the bus. Segments nobody needs any more are removed. Raises OSError."""
         self._save_checkpoint(end, end)
         needed = min(self._open_at.values(), default=end)
         while len(self._segments) > 1 and self._segments[1] <= min(end, needed):
@@ -275,21 +289,32 @@ class Spool:
                         open_lines.pop(closed.request_id, None)
                     position += len(line)
         self._mend()
+        counted: dict[int, int] = {}
         for position, opened in open_lines.values():
-            row = 2 * opened.slot
-            delivered = self._rows[row + 1] if self._rows[row] == position else 0
-            self.closed(None, cut_record(opened, delivered))
-        for index in range(2 * SLOTS):
-            self._rows[index] = 0
+            if 0 <= opened.slot < SLOTS and self._rows[2 * opened.slot] == position:
+                counted[opened.slot] = position
+        for slot in range(SLOTS):
+            if slot not in counted:
+                self._rows[2 * slot] = self._rows[2 * slot + 1] = 0
+        self._open_at.update(counted)
+        self._free = [slot for slot in range(SLOTS - 1, -1, -1) if slot not in counted]
+        for position, opened in open_lines.values():
+            slot = opened.slot if counted.get(opened.slot) == position else None
+            delivered = 0 if slot is None else self._rows[2 * slot + 1]
+            self._finish(slot, b"C%s\n" % _encode(cut_record(opened, delivered)))
         return len(open_lines)
 
     def _mend(self) -> None:
-        """Cut off a last line that was not written to its end."""
+        """Cut off a last line that was not written to its end. What is written from now on stands behind everything
+        that was published, also when the disk has lost the end of it with the machine's power."""
         data = self._path(self._start).read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole != len(data):
             os.ftruncate(self._fd, whole)
             self._end = self._start + whole
+        if self._end < self._promised:
+            self._end = self._promised
+            self._next_segment()
 
     def _path(self, start: int) -> Path:
         return self._directory / f"{start:020d}.log"
@@ -301,8 +326,10 @@ class Spool:
         fd = os.open(self._directory / "slots", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             size = SLOTS * 16
-            if os.fstat(fd).st_size != size:
-                os.ftruncate(fd, size)
+            os.ftruncate(fd, size)
+            # Writing to a page the disk has no room for would kill the process, with SIGBUS.
+            os.posix_fallocate(fd, 0, size)
+            os.posix_fallocate(self._checkpoint_fd, 0, _CHECKPOINT.size)
             return mmap.mmap(fd, size)
         finally:
             os.close(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,9 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from libs.bus.memory import MemoryCluster
 from libs.events.usage import RequestRecord
+from libs.testing import eventually
 from services.gateway.adapters.spool import SLOTS, Opened, Spool, SpoolBroken
+from services.gateway.publisher import Publisher
 
+_pwrite = os.pwrite
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 MIB = 1024 * 1024
 
@@ -183,6 +188,103 @@ def test_a_full_disk_is_a_reason_and_no_record_is_lost(tmp_path: Path) -> None:
     assert spool.problem is None
     assert [record.request_id for record in drain(spool)] == ["a"]
     spool.close()
+
+
+def test_what_could_not_be_written_before_a_kill_is_cut_with_what_was_delivered(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MIB)
+    slot = spool.opened(opened("a"))
+    spool.delivered(slot, 7)
+    os.close(spool._fd)
+    spool._fd = os.open("/dev/full", os.O_WRONLY)
+    spool.closed(slot, closed("a"))
+    assert spool.in_flight == 1
+    killed(spool)
+    # The disk is still full when it is started again; and it is killed again.
+    file = next(tmp_path.glob("*.log"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Spool, "_open_segment", lambda self, start: os.open("/dev/full", os.O_WRONLY))
+        patch.setattr(os, "fstat", lambda fd: os.stat(file))
+        spool = Spool(tmp_path, MIB)
+    assert spool.cut == 1
+    assert spool.batch() is None
+    killed(spool)
+    spool = Spool(tmp_path, MIB)
+    assert [(record.status, record.completion_tokens) for record in drain(spool)] == [("cut", 7)]
+    spool.close()
+
+
+def test_room_for_what_is_in_flight_is_taken_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, at: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(SpoolBroken, match="No space left"):
+            Spool(tmp_path, MIB)
+    spool = Spool(tmp_path, MIB)
+    for name in ("slots", "checkpoint"):
+        assert (tmp_path / name).stat().st_blocks > 0
+    spool.close()
+
+
+def test_ends_of_segments_that_went_with_the_power_hold_nothing_up(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MIB, segment_bytes=1500)
+    for number in range(20):
+        spool.closed(spool.opened(opened(f"r{number}")), closed(f"r{number}"))
+    killed(spool)
+    first, *_, last = sorted(tmp_path.glob("*.log"))
+    os.truncate(first, first.stat().st_size - 700)
+    os.truncate(last, 0)
+    spool = Spool(tmp_path, MIB, segment_bytes=1500)
+    assert len(drain(spool)) >= 10
+    published = spool._acked
+    killed(spool)
+    # What was published already is lost too.
+    for file in tmp_path.glob("*.log"):
+        os.truncate(file, 0)
+    spool = Spool(tmp_path, MIB, segment_bytes=1500)
+    spool.closed(spool.opened(opened("later")), closed("later"))
+    batch = spool.batch()
+    assert batch is not None
+    assert [record.request_id for record in batch.records] == ["later"]
+    assert batch.end > published
+    spool.close()
+
+
+def test_a_table_of_slots_nobody_could_have_written_is_survived(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MIB)
+    spool.opened(opened("a"))
+    killed(spool)
+    file = next(tmp_path.glob("*.log"))
+    file.write_bytes(file.read_bytes().replace(b'"slot":0', b'"slot":99999'))
+    spool = Spool(tmp_path, MIB)
+    assert [(record.status, record.completion_tokens) for record in drain(spool)] == [("cut", 0)]
+    spool.close()
+
+
+async def test_publishing_goes_on_when_the_disk_was_full_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = MemoryCluster().bus("gateway")
+    spool = Spool(tmp_path, MIB)
+    publisher = Publisher(bus, spool, "gw-1")
+    failures = iter(range(3))
+
+    def pwrite(fd: int, data: bytes, at: int) -> int:
+        if next(failures, None) is not None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return _pwrite(fd, data, at)
+
+    monkeypatch.setattr("services.gateway.publisher.AGAIN_S", 0.01)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    spool.closed(spool.opened(opened("a")), closed("a"))
+    publisher.start()
+    await eventually(lambda: spool.backlog_bytes == 0)
+    last = await bus.transport.last("USAGE", "llmgw.use.gateway.gw-1.batch")
+    await publisher.stop()
+    spool.close()
+    await bus.close()
+    assert last is not None
 
 
 def test_two_gateways_cannot_share_one(tmp_path: Path) -> None:
