@@ -30,6 +30,8 @@ from .settings import GatewaySettings
 
 log = logging.getLogger("llmgw.gateway")
 
+TELLING_S = 1.0
+"""Before a stop cuts connections off, clients are told for so long that their answers end."""
 GAUGES_EVERY_S = 1.0
 
 
@@ -73,6 +75,7 @@ class Gateway:
         # Answers in flight may use most of the time a stop has; the rest is for the spool and the bus.
         drain_s = max(1.0, settings.stop_timeout_s - 4)
         self._http = HttpServer(door, listening, settings.keep_alive_s, drain_s)
+        self._ends_after_s = max(0.0, drain_s - TELLING_S)
         self._background: list[asyncio.Task[None]] = []
         self._started = False
 
@@ -93,7 +96,9 @@ class Gateway:
         self._started = True
 
     async def stop(self) -> None:
+        ending = asyncio.get_running_loop().call_later(self._ends_after_s, self._engines.end)
         await self._http.stop()
+        ending.cancel()
         for task in self._background:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -51,6 +51,7 @@ class Engines:
         self._stall_s = stall_s
         self._loop = asyncio.get_running_loop()
         self._busy: set[Connection] = set()
+        self._ending = False
 
     def attempts(self, model: str, meter: Meter) -> Attempts:
         return Attempts(self._routes, model, meter, self._attempts)
@@ -136,11 +137,19 @@ class Engines:
         return fault
 
     def _fault_of(self, failure: UpstreamFailure) -> Fault:
+        if self._ending:
+            return errors.stopping()
         if failure.kind == "deadline":
             return errors.deadline(self._deadline_s)
         if failure.kind == "stalled":
             return errors.stalled(self._stall_s)
         return errors.upstream_failed(None, None)
+
+    def end(self) -> None:
+        """This gateway stops: end what is still being answered, so that clients are told before they are cut off."""
+        self._ending = True
+        for connection in list(self._busy):
+            connection.end()
 
     async def sweep(self) -> None:
         """Close idle connections and give up silent engines, for ever."""

@@ -263,9 +263,10 @@ class Completions:
         say = spoken.events() if spoken is not None and spoken.events is not None else UNTRANSLATED
         try:
             out = await self._passed(call, meter, events, say, connection)
-        except UpstreamFailure:
+        except UpstreamFailure as failure:
             if call.answered:
-                await self._cut_short(call, meter, events, say, b"", errors.upstream_broken())
+                fault = errors.stopping() if failure.kind == "stopping" else errors.upstream_broken()
+                await self._cut_short(call, meter, events, say, b"", fault)
             raise
         await self._end(call, meter, events, say, out)
 
@@ -356,6 +357,7 @@ STATUS_OF: dict[str | None, Status] = {
     "rate_limit_exceeded": "refused_limit",
     "content_policy": "refused_guard",
     "guard_unavailable": "refused_guard",
+    "policy_missing": "refused_guard",
 }
 
 

@@ -29,7 +29,8 @@ class UpstreamFailure(Exception):
     """The engine did not answer as it should: whose fault it is and whether another may be asked is in ``kind``.
 
     ``connect``: it was not reached; ``closed``: it closed the connection before the end; ``protocol``: what it
-    sent is not HTTP; ``deadline``: no head in time; ``stalled``: nothing for too long.
+    sent is not HTTP; ``deadline``: no head in time; ``stalled``: nothing for too long;
+    ``stopping``: the gateway ends it because it stops itself.
     """
 
     def __init__(self, kind: str, detail: str) -> None:
@@ -221,6 +222,11 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         self._wake()
+
+    def end(self) -> None:
+        """Let the reader fail now: this gateway stops."""
+        if not self.complete and self._failure is None:
+            self._fail(UpstreamFailure("stopping", "this gateway stops"))
 
     def check(self, now: float, stall_s: float) -> None:
         """Let the reader fail when the deadline is over or, after the beginning, nothing came for ``stall_s``."""

@@ -282,6 +282,16 @@ def stalled(seconds: float) -> Fault:
     )
 
 
+def stopping() -> Fault:
+    return Fault(
+        503,
+        "gateway_stopping",
+        "This gateway is being stopped and could not wait for the end of the answer. Try again.",
+        kind="server_error",
+        retry_after_s=1,
+    )
+
+
 def upstream_broken() -> Fault:
     return Fault(
         502,

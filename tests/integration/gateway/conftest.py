@@ -94,8 +94,8 @@ class World:
         settings = GatewaySettings(**values)
         service: Gateway = build(settings, bus)
         await service.start()
-        self._stack.push_async_callback(service.stop)
         client = Client(settings.port, service)
+        self._stack.push_async_callback(client.stop)
         await eventually(lambda: service.not_ready() == [])
         return client
 
@@ -191,6 +191,13 @@ class Client:
 
     def __init__(self, port: int, service: Gateway | None = None) -> None:
         self.port, self.service = port, service
+        self._stopped = service is None
+
+    async def stop(self) -> None:
+        """Stop the gateway, where it is one of this process."""
+        if not self._stopped and self.service is not None:
+            self._stopped = True
+            await self.service.stop()
 
     async def send(
         self,

@@ -221,3 +221,20 @@ async def test_engines_are_asked_with_the_key_made_for_them(
     wrong = await world.gateway(await connect_as("gateway"), instance="gw-2", fleet_secret=f"file:{secret}")
     response = await wrong.chat()
     assert (response.status, response.error["code"]) == (502, "upstream_error")
+
+
+async def test_a_stream_that_outlasts_a_stop_is_told_so(
+    world: World, sim_engine: SimEngine, connect_as: Callable[[str], Awaitable[Bus]]
+) -> None:
+    await world.route(sim_engine)
+    gateway = await world.gateway(await connect_as("gateway"), stop_timeout_s=6)
+    assert gateway.service is not None
+    await asyncio.to_thread(sim_engine.behave, tok_s=20)
+    asked = asyncio.create_task(gateway.chat("hello", stream=True, max_tokens=2000))
+    service = gateway.service
+    await eventually(lambda: service._own_in_flight())
+    await gateway.stop()
+    answer = await asyncio.wait_for(asked, 10)
+    assert answer.status == 200
+    assert answer.events[-2]["error"]["code"] == "gateway_stopping"
+    assert answer.events[-1] == "[DONE]"
