@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from libs.bus import Bus, Follower
 from libs.events.commands import Problem
-from libs.events.machine import MachineRegistered
+from libs.events.machine import EngineFound, MachineRegistered
 from libs.events.questions import AskDoctor, AskFabricMap, AskLogs, DoctorAnswer, FabricMap
 from libs.events.refusal import Refused
 from libs.events.views import Desired, ShardWanted
@@ -24,6 +24,7 @@ from .adapters.outbox import Outbox
 from .adapters.shard_files import ShardFiles
 from .checkup import examine, gather
 from .core import room
+from .core.engines import Engine
 from .discovery import agent_version, engines
 from .fetching import Fetching
 from .hardware import Hardware
@@ -34,21 +35,32 @@ from .stop_all import stop_all
 from .supervisor import Supervisor
 from .telemetry import Telemetry
 
+if TYPE_CHECKING:
+    from .fleet import Fleet
+
 log = logging.getLogger(__name__)
 
 _LAST_FACTS_S = 2.0
 """How long a stopping agent waits for the log to take its last facts; the next agent sends what is left."""
 
 
+class Shared(msgspec.Struct, frozen=True):
+    """What several agents in one process have in common."""
+
+    engines: dict[str, tuple[Engine, EngineFound]]
+    lines: AgentLines
+
+
 class NodeAgent:
     """The service. Starting it takes engines over, stopping it lets go of them: neither touches one."""
 
-    def __init__(self, settings: NodeAgentSettings, bus: Bus) -> None:
+    def __init__(self, settings: NodeAgentSettings, bus: Bus, shared: Shared | None = None) -> None:
         self._settings = settings
         self._bus = bus
+        self._shared = shared
         self._folder = DataFolder(settings.data_dir)
         self._hardware = Hardware(settings, agent_version())
-        self._lines = AgentLines()
+        self._lines = shared.lines if shared is not None else AgentLines()
         self._supervisor: Supervisor | None = None
         self._telemetry: Telemetry | None = None
         self._fetching: Fetching | None = None
@@ -58,15 +70,20 @@ class NodeAgent:
         self._registrations = 0
         self._run = 0
 
+    @property
+    def machine_id(self) -> str:
+        return self._settings.machine_id
+
     async def start(self) -> None:
         settings, data_dir = self._settings, self._settings.data_dir
         self._folder.take()
-        logging.getLogger().addHandler(self._lines)
+        if self._shared is None:
+            logging.getLogger().addHandler(self._lines)
         self._run = self._folder.next_run()
         sealing_key = SealingKey.load(data_dir / "sealing.key")
         self._outbox = Outbox(data_dir / "outbox")
         self._fetching = Fetching(data_dir / "weights")
-        found, _ = await asyncio.gather(engines(settings), self._hardware.start())
+        found, _ = await asyncio.gather(self._engines(), self._hardware.start())
         node = Node(
             machine_id=settings.machine_id,
             host=self._hardware.address,
@@ -106,6 +123,9 @@ class NodeAgent:
         }
         await self._bus.answer("node", answers, machine_id=settings.machine_id)
 
+    async def _engines(self) -> dict[str, tuple[Engine, EngineFound]]:
+        return self._shared.engines if self._shared is not None else await engines(self._settings)
+
     async def stop(self) -> None:
         if self._telemetry is not None:
             await self._telemetry.stop()
@@ -118,7 +138,8 @@ class NodeAgent:
         if self._outbox is not None:
             await self._outbox.stop(_LAST_FACTS_S)
         self._hardware.stop()
-        logging.getLogger().removeHandler(self._lines)
+        if self._shared is None:
+            logging.getLogger().removeHandler(self._lines)
         self._folder.release()
 
     def not_ready(self) -> list[str]:
@@ -166,8 +187,12 @@ class NodeAgent:
         self._outbox.put(machine, f"machine.{machine.machine_id}:registered:{self._run}.{self._registrations}")
 
 
-def build(settings: NodeAgentSettings, bus: Bus) -> NodeAgent:
-    return NodeAgent(settings, bus)
+def build(settings: NodeAgentSettings, bus: Bus) -> NodeAgent | Fleet:
+    if settings.fleet is None:
+        return NodeAgent(settings, bus)
+    from .fleet import Fleet
+
+    return Fleet(settings)
 
 
 __all__ = ["NodeAgent", "build", "stop_all"]

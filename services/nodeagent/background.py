@@ -26,6 +26,7 @@ class Background(Generic[T]):
         self._every_s = every_s
         self._after_s = after_s
         self._ended = threading.Event()
+        self._due = threading.Event()
         self._answered = threading.Event()
         self._answer: tuple[float, T] | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -35,6 +36,11 @@ class Background(Generic[T]):
 
     def stop(self) -> None:
         self._ended.set()
+        self._due.set()
+
+    def expire(self) -> None:
+        """Read anew now and not when it is time."""
+        self._due.set()
 
     def first(self, patience_s: float) -> bool:
         """Wait for the first answer; whether it came. Blocks."""
@@ -47,14 +53,15 @@ class Background(Generic[T]):
         return self._answer[1]
 
     def _run(self) -> None:
-        self._ended.wait(self._after_s)
+        self._due.wait(self._after_s)
         while not self._ended.is_set():
             try:
                 self._answer = time.monotonic(), self._read()
                 self._answered.set()
             except Exception:
                 log.exception("%s could not be read", self._name)
-            self._ended.wait(self._every_s)
+            self._due.wait(self._every_s)
+            self._due.clear()
 
 
 class Inline(Generic[T]):
@@ -75,6 +82,11 @@ class Inline(Generic[T]):
 
     def first(self, patience_s: float) -> bool:
         return self.latest() is not None
+
+    def expire(self) -> None:
+        """Read anew when it is asked for the next time."""
+        if self._answer is not None:
+            self._answer = float("-inf"), self._answer[1]
 
     def latest(self, no_older_s: float = float("inf")) -> T | None:
         now = time.monotonic()

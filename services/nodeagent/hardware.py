@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import psutil
 
 from libs.events import tag_of
 from libs.events.machine import EngineFound, FabricPort, Filesystem, Gpu, GpuSample, Imex, MachineRegistered, PortSample
@@ -29,6 +31,9 @@ from .core.cards import label, wear_problems
 from .core.pcie import shortfall
 from .core.xid import xid_of
 from .settings import NodeAgentSettings
+
+if TYPE_CHECKING:
+    from .simulation.machine import Invented
 
 FEATURES = tuple(sorted(tag_of(question) for question in (AskDoctor, AskFabricMap, AskLogs)))
 
@@ -58,7 +63,7 @@ class Hardware:
         self._settings = settings
         self._version = agent_version
         self._simulated = settings.simulated
-        self._invented = _invented(settings) if here is None else None
+        self._invented: Invented | None = _invented(settings) if here is None else None
         self.here: Surroundings = here or (self._invented.here if self._invented else ThisMachine())
         memory = None if self._simulated else settings.data_dir / "gpus.json"
         self._nvml = Nvml(self.here, memory)
@@ -74,16 +79,19 @@ class Hardware:
             "free disk space", self._look_at_disks, _DISKS_S * (6 if self._simulated else 1)
         )
         self._gpu_samples: Background[tuple[GpuSample, ...]] = clock(
-            "the GPUs' state", self._look_at_samples, settings.sample_every_s
+            # Nothing changes on an invented card but what is made to happen.
+            "the GPUs' state",
+            self._look_at_samples,
+            _LOOK_S if self._simulated else settings.sample_every_s,
         )
         self._port_reader = Ports(self.here, settings.fabrics)
         self._ports: Background[tuple[tuple[FabricPort, ...], str, tuple[PortSample, ...]]] = clock(
-            "the network adapters", lambda: (*self._port_reader.look(), self._port_reader.samples()), _PORTS_S
+            "the network adapters", self._look_at_ports, _LOOK_S if self._simulated else _PORTS_S
         )
         self._sensors = Sensors(self.here)
         self._heat: Background[SensorReadings] = clock("heat and power", self._sensors.read, _SENSORS_S)
         self._memory_rate: Background[MemoryRate | None] = clock(
-            "the speed of memory", self._measure_memory, _MEMORY_S, after_s=_MEMORY_AFTER_S
+            "the speed of memory", self._measure_memory, _MEMORY_S, after_s=0 if self._simulated else _MEMORY_AFTER_S
         )
         self._best_rate: MemoryRate | None = None
         self._cpu_flags = machine.cpu_flags(self.here)
@@ -98,6 +106,7 @@ class Hardware:
         for one in self._all():
             one.start()
         if self._simulated:
+            self._memory_rate.first(0)
             return
         waited_for: tuple[Background[Any], ...] = (self._gpus, self._filesystems, self._ports)
         await asyncio.gather(*(asyncio.to_thread(one.first, _FIRST_LOOK_S) for one in waited_for))
@@ -147,7 +156,11 @@ class Hardware:
         return self._heat.latest(_STALE_S) or SensorReadings()
 
     def _measure_memory(self) -> MemoryRate | None:
-        if self._simulated or not self._settings.measure_memory:
+        if self._simulated is not None:
+            all_cores, one_core = self._simulated.memory_read_mb_s, self._simulated.memory_read_one_core_mb_s
+            self._best_rate = MemoryRate(all_cores, one_core) if all_cores and one_core else None
+            return self._best_rate
+        if not self._settings.measure_memory:
             return None
         found, best = measure(self.here, self.cpu_count), self._best_rate
         if found is not None:
@@ -196,6 +209,24 @@ class Hardware:
         joins = any(gpu.nvlink is not None for gpu in gpus)
         return msgspec.structs.replace(found, gpus=gpus), imex(self.here) if joins else None
 
+    def _look_at_ports(self) -> tuple[tuple[FabricPort, ...], str, tuple[PortSample, ...]]:
+        found, why = self._port_reader.look()
+        if self._invented is not None:
+            found = self._invented.measured(found)
+        return found, why, self._port_reader.samples()
+
+    @property
+    def silent(self) -> bool:
+        """Lets happen to an invented machine what is due; whether it is cut off from the bus."""
+        if self._invented is None:
+            return False
+        if self._invented.advance():
+            self._sampler.expire()
+            self._gpus.expire()
+            self._gpu_samples.expire()
+            self._ports.expire()
+        return self._invented.silent
+
     def _look_at_samples(self) -> tuple[GpuSample, ...]:
         if self._gpus.latest() is None:
             return ()
@@ -212,8 +243,31 @@ class Hardware:
     def available_mb(self, reserved_mb: int) -> int:
         """Memory that could be taken now; an invented machine's is what others have not reserved."""
         if self._simulated:
-            return max(0, self._simulated.memory_mb - reserved_mb)
+            return max(0, self._simulated.memory_mb - self._simulated.memory_used_mb - reserved_mb)
         return machine.memory_available_mb()
+
+    def use(self, reserved_mb: int, cores: float) -> dict[str, Any]:
+        """How busy the machine is, as fields of a sample. An invented machine is as busy as its engines, which use
+        ``cores`` and reserved ``reserved_mb``."""
+        if self._simulated is not None:
+            used_mb = min(self._simulated.memory_mb, self._simulated.memory_used_mb + reserved_mb)
+            return {
+                "memory_used_mb": used_mb,
+                "cpu_percent": round(min(100.0, 100 * cores / self._simulated.cores), 1),
+                "load_1m": round(cores, 2),
+            }
+        load_1m, load_5m, load_15m = (round(load, 2) for load in os.getloadavg())
+        heat = self.heat()
+        return {
+            "memory_used_mb": max(0, machine.memory_total_mb() - machine.memory_available_mb()),
+            "cpu_percent": psutil.cpu_percent(),
+            "load_1m": load_1m,
+            "load_5m": load_5m,
+            "load_15m": load_15m,
+            "cpu_temperature_c": heat.cpu_temperature_c,
+            "cpu_power_watts": heat.cpu_power_watts,
+            "inlet_temperature_c": heat.inlet_temperature_c,
+        }
 
     def registered(self, sealing_key: str, engines: tuple[EngineFound, ...]) -> MachineRegistered:
         settings, gpus = self._settings, self.gpus
@@ -261,7 +315,7 @@ def link_problems(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
     return tuple(f"{label(gpu)} is {why}" for gpu in cards.values() if (why := shortfall(gpu.pcie)) is not None)
 
 
-def _invented(settings: NodeAgentSettings) -> Any:
+def _invented(settings: NodeAgentSettings) -> Invented | None:
     if settings.simulated is None:
         return None
     # Only where it is asked for: it needs the NVML package's structs.

@@ -11,25 +11,11 @@ from msgspec import Meta
 
 from libs.runtime.settings import CommonSettings
 
+from .simulation.settings import SimulatedGpus, SimulatedMachine
+
 
 def _meaning(text: str) -> Meta:
     return Meta(description=text)
-
-
-class SimulatedGpus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """GPUs of one class in an invented machine."""
-
-    gpu_class: str = msgspec.field(name="class")
-    memory_mb: int
-    count: int = 1
-
-
-class SimulatedMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Hardware that is not there. Everything else of such a machine is real: the agent, its processes, its files."""
-
-    cores: int
-    memory_mb: int
-    gpus: tuple[SimulatedGpus, ...] = ()
 
 
 class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
@@ -88,6 +74,15 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
     ] = 2.0
     simulated: Annotated[
         SimulatedMachine | None,
-        _meaning("Invented hardware for this agent: cores, memory_mb and gpus (class, memory_mb, count); only the "
-                 "sim engine runs on it. Several such agents run on one host, each with a machine_id and a data_dir."),
+        _meaning("Invented hardware for this agent: cores, memory_mb, gpus (class, memory_mb, count …), fabrics and "
+                 "faults on a timeline; only the sim engine runs on it. Several such agents run on one host, each with "
+                 "a machine_id and a data_dir."),
     ] = None  # fmt: skip
+    fleet: Annotated[
+        Path | None,
+        _meaning("File of invented machines: this process runs an agent for each of them, with files below data_dir. "
+                 "Where the bus asks who is there, the credentials of each are beside this agent's own."),
+    ] = None  # fmt: skip
+
+
+__all__ = ["NodeAgentSettings", "SimulatedGpus", "SimulatedMachine"]

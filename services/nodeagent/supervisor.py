@@ -90,7 +90,7 @@ class Supervisor:
             for shard_id, life in self.lives.items()
             if not life.ended and life.record.process is not None
         }
-        usages = await asyncio.to_thread(processes.usages, running)
+        usages = await asyncio.to_thread(processes.usages, running) if running else {}
         for shard_id, life in self.lives.items():
             life.measured(usages.get(shard_id), elapsed_s)
         for shard_id in running:

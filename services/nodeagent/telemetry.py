@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+import msgspec
 import psutil
 
 from libs.bus import Bus
 from libs.events.machine import MachineSample
 
-from .adapters import machine
 from .fetching import Fetching
 from .hardware import Hardware
 from .supervisor import Supervisor
@@ -58,7 +57,8 @@ class Telemetry:
                 now = time.monotonic()
                 await self._supervisor.measure(now - last)
                 last = now
-                await self._bus.tell(self._sample())
+                if not self._hardware.silent:
+                    await self._bus.tell(self._sample())
             except Exception:
                 # A figure that cannot be read must not make the machine look dead.
                 log.exception("a measurement failed")
@@ -66,26 +66,11 @@ class Telemetry:
 
     def _sample(self) -> MachineSample:
         hardware, lives = self._hardware, [life for life in self._supervisor.lives.values() if not life.ended]
-        total_mb, available_mb = machine.memory_total_mb(), machine.memory_available_mb()
-        if hardware.simulated:
-            used_mb = sum(life.wanted.memory_mb for life in lives)
-        else:
-            used_mb = max(0, total_mb - available_mb)
         # An engine's workers hold GPU memory as well as its first process.
         ours = frozenset(pid for life in lives if life.usage is not None for pid in life.usage.pids)
-        load_1m, load_5m, load_15m = (round(load, 2) for load in os.getloadavg())
-        heat = hardware.heat()
-        return MachineSample(
+        sample = MachineSample(
             at=datetime.now(UTC),
             machine_id=self._machine_id,
-            cpu_percent=psutil.cpu_percent(),
-            load_1m=load_1m,
-            load_5m=load_5m,
-            load_15m=load_15m,
-            cpu_temperature_c=heat.cpu_temperature_c,
-            cpu_power_watts=heat.cpu_power_watts,
-            inlet_temperature_c=heat.inlet_temperature_c,
-            memory_used_mb=used_mb,
             disk_free_mb=hardware.disk_free_mb(),
             gpus=hardware.gpu_samples(ours),
             gpus_reason=hardware.gpus_reason(),
@@ -93,6 +78,9 @@ class Telemetry:
             shards=tuple(life.sample() for life in lives),
             fetching=self._fetching.progress(),
         )
+        reserved_mb = sum(life.wanted.memory_mb for life in lives)
+        cores = sum(life.cpu_cores or 0.0 for life in lives)
+        return msgspec.structs.replace(sample, **hardware.use(reserved_mb, cores))
 
     async def _look_on(self, look: Callable[[], None]) -> None:
         while True:

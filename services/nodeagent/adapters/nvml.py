@@ -43,7 +43,8 @@ class Nvml:
     def __init__(self, here: Surroundings, memory: Path | None) -> None:
         self._here = here
         self._memory = memory
-        """File that keeps the last list the driver gave."""
+        """File that keeps the last list the driver gave; None: it is kept for as long as the process lives."""
+        self._last = _Known(())
         self.handles: dict[str, Handle] = {}
         """Of the GPUs of the last look that NVML can be asked about."""
         self.library: Any = None
@@ -156,14 +157,17 @@ class Nvml:
 
     def _known(self) -> _Known:
         if self._memory is None:
-            return _Known(())
+            return self._last
         try:
             return msgspec.json.decode(self._memory.read_bytes(), type=_Known)
         except (OSError, msgspec.DecodeError):
             return _Known(())
 
     def _keep(self, known: _Known) -> None:
-        if self._memory is None or known == self._known():
+        if known == self._known():
+            return
+        self._last = known
+        if self._memory is None:
             return
         try:
             durable.write(self._memory, msgspec.json.encode(known))

@@ -53,6 +53,11 @@ class Sampler:
         """GPU UUID to the processes that hold memory on it and how much, MB, as of the last sample; a GPU that did
         not say is absent."""
 
+    def expire(self) -> None:
+        """Read the slow parts anew the next time."""
+        self._slow.clear()
+        self._wear.clear()
+
     def samples(self, ours: frozenset[int], xids: Mapping[str, Xids]) -> tuple[GpuSample, ...]:
         """Every GPU NVML answers for. ``ours``: processes of our engines; ``xids``: by bus id without the function."""
         nvml = self._nvml.library
