@@ -1,8 +1,4 @@
-"""The bus over NATS JetStream. The only module that imports nats.
-
-Reading uses one standing pull request per consumer instead of nats-py's ``fetch`` and push subscriptions: it
-notices a dead consumer by its heartbeat, leaves no orphan pull behind and drains at once.
-"""
+"""The bus over NATS JetStream."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +22,8 @@ from nats.aio.msg import Msg
 from nats.micro import add_service
 from nats.micro.request import Request
 
+from .nats_client import UNREACHABLE, MendedClient
+from .nats_reader import PullReader
 from .transport import (
     START_LAST,
     START_NEW,
@@ -37,7 +35,6 @@ from .transport import (
     Misconfigured,
     RawMessage,
     Reader,
-    ReaderLost,
     Reply,
     Start,
     Stop,
@@ -51,36 +48,18 @@ OLDEST_SERVER = (2, 12, 1)
 """Older servers drop options silently; 2.9 knows neither the fence nor filtered consumers as we use them."""
 WRONG_SEQUENCE = {10071, 10164}
 """JetStream's codes for an expectation that failed: on one replica, and between racing writers on three."""
-HEARTBEAT_S = 1.0
-SILENT_S = 3.0
-"""A reader that got neither message nor heartbeat for this long has lost its consumer."""
-PULL_EXPIRES_S = 30.0
 HEADERS_BYTES = 16 * 1024
 """Left for headers: the server counts them too, and closes the connection of who sends more than it takes."""
-RENEWED = ("404", "408")
-"""A pull request that ended by itself: nothing there, or expired."""
-UNREACHABLE = (
-    nats.errors.TimeoutError,
-    nats.errors.NoRespondersError,
-    nats.errors.ConnectionClosedError,
-    nats.errors.ConnectionReconnectingError,
-    nats.errors.OutboundBufferLimitError,
-    nats.errors.StaleConnectionError,
-    nats.errors.ConnectionDrainingError,
-    nats.js.errors.ServiceUnavailableError,
-    nats.js.errors.NoStreamResponseError,
-    OSError,
-)
 
 
 class NatsTransport:
     """One connection under one identity."""
 
     def __init__(self, client: Client, link: Link, identity: str, inbox_prefix: str) -> None:
-        self._client = client
+        self.client = client
         self._link = link
         self._prefix = inbox_prefix
-        self._readers: set[_PullReader] = set()
+        self.readers: set[PullReader] = set()
         self.identity = identity
         self.on_failure: Callable[[str], None] = lambda why: None
         """Called when the connection is beyond repair: the process should end and be started again."""
@@ -115,11 +94,11 @@ class NatsTransport:
             link.connected_since = time.monotonic()
             log.info("bus connected again")
             transport.renewed.set()
-            for reader in list(transport._readers):
+            for reader in list(transport.readers):
                 reader.lose("the connection was renewed")
 
         prefix = f"_INBOX.{identity}"
-        client = _Client()
+        client = MendedClient()
         await client.connect(
             servers=url.split(","),
             name=name,
@@ -150,7 +129,7 @@ class NatsTransport:
 
     @property
     def connected(self) -> bool:
-        return self._link.connected and self._client.is_connected
+        return self._link.connected and self.client.is_connected
 
     @property
     def connected_since(self) -> float:
@@ -161,14 +140,14 @@ class NatsTransport:
         missed = 0
         while True:
             await asyncio.sleep(5)
-            if not self._client.is_connected:
+            if not self.client.is_connected:
                 missed = 0
-                if self._client.is_closed:
+                if self.client.is_closed:
                     self.on_failure("the bus connection was closed")
                     return
                 continue
             try:
-                await self._client.rtt(timeout=5)
+                await self.client.rtt(timeout=5)
                 missed = 0
             except Exception:
                 missed += 1
@@ -178,7 +157,7 @@ class NatsTransport:
 
     def _measure(self, subject: str, payload: bytes) -> None:
         """Raises TooLarge."""
-        limit = self._client.max_payload - HEADERS_BYTES
+        limit = self.client.max_payload - HEADERS_BYTES
         if len(payload) > limit:
             raise TooLarge(f"{subject}: the message has {len(payload)} bytes, {limit} at most")
 
@@ -187,7 +166,7 @@ class NatsTransport:
             raise BusAway("not connected to the bus")
         self._measure(subject, payload)
         try:
-            await self._client.publish(subject, payload, headers=dict(headers) if headers else None)
+            await self.client.publish(subject, payload, headers=dict(headers) if headers else None)
         except UNREACHABLE as error:
             raise BusAway(str(error) or type(error).__name__) from None
 
@@ -210,7 +189,7 @@ class NatsTransport:
     ) -> dict[str, Any]:
         """One JetStream API request. Raises BusAway, WrongSequence, Misconfigured."""
         try:
-            message = await self._client.request(subject, payload, timeout=timeout_s, headers=headers)
+            message = await self.client.request(subject, payload, timeout=timeout_s, headers=headers)
         except UNREACHABLE as error:
             raise BusAway(f"{subject}: {str(error) or type(error).__name__}") from None
         answer: dict[str, Any] = json.loads(message.data)
@@ -272,7 +251,7 @@ class NatsTransport:
         elif subjects:
             config["filter_subjects"] = list(subjects)
         answer = await self.api(call, {"stream_name": stream, "config": config, "action": "create"})
-        reader = _PullReader(self, stream, name, batch=512, ordered=True)
+        reader = PullReader(self, stream, name, batch=512, ordered=True)
         reader.pending = int(answer.get("num_pending", 0))
         await reader.open()
         return reader
@@ -280,13 +259,13 @@ class NatsTransport:
     async def pull(self, stream: str, durable: str, batch: int) -> Reader:
         if not self.connected:
             raise BusAway(f"{durable} cannot be pulled: not connected")
-        reader = _PullReader(self, stream, durable, batch=batch, ordered=False)
+        reader = PullReader(self, stream, durable, batch=batch, ordered=False)
         await reader.open()
         return reader
 
     async def _acknowledge(self, message: RawMessage, answer: bytes) -> None:
         with suppress(*UNREACHABLE):  # what is not acknowledged comes again
-            await self._client.publish(message.reply, answer)
+            await self.client.publish(message.reply, answer)
 
     async def ack(self, message: RawMessage) -> None:
         await self._acknowledge(message, b"+ACK")
@@ -313,7 +292,7 @@ class NatsTransport:
             except Exception:
                 log.exception("a subscriber to %s failed", subject)
 
-        subscription = await self._client.subscribe(subject, cb=on_message)
+        subscription = await self.client.subscribe(subject, cb=on_message)
         await self._flush()
 
         async def stop() -> None:
@@ -324,14 +303,14 @@ class NatsTransport:
 
     async def request(self, subject: str, payload: bytes, headers: Headers, timeout_s: float) -> Reply:
         try:
-            message = await self._client.request(subject, payload, timeout=timeout_s, headers=dict(headers))
+            message = await self.client.request(subject, payload, timeout=timeout_s, headers=dict(headers))
         except UNREACHABLE as error:
             raise BusAway(str(error) or type(error).__name__) from None
         problem = (message.headers or {}).get("Nats-Service-Error")
         return Reply(message.data, problem)
 
     async def serve(self, name: str, version: str, endpoints: Mapping[str, Answerer]) -> Stop:
-        service = await add_service(self._client, name=name, version=version, description=f"llmgw {name}")
+        service = await add_service(self.client, name=name, version=version, description=f"llmgw {name}")
 
         def wrap(answerer: Answerer) -> Callable[[Request], Awaitable[None]]:
             async def handle(request: Request) -> None:
@@ -357,45 +336,17 @@ class NatsTransport:
     async def _flush(self) -> None:
         """Until the server has seen a subscription, others may find nobody there."""
         with suppress(*UNREACHABLE):
-            await self._client.flush(timeout=2)
+            await self.client.flush(timeout=2)
 
     async def close(self) -> None:
         self._link.connected = False
         self._watchdog.cancel()
-        for reader in list(self._readers):
+        for reader in list(self.readers):
             await reader.close()
         with suppress(Exception):
-            await asyncio.wait_for(self._client.flush(timeout=2), 3)
+            await asyncio.wait_for(self.client.flush(timeout=2), 3)
         with suppress(Exception):
-            await asyncio.wait_for(self._client.close(), 5)
-
-
-class _Client(Client):
-    """nats-py's client, mended where it breaks: 2.16 leaves a socket open, and its read loop dies of small things."""
-
-    async def _process_pong(self) -> None:
-        # Whoever waited for this pong was cancelled or gave up: answering it would raise, and end the read loop.
-        if self._pongs and self._pongs[0].done():
-            self._pongs.pop(0)
-            self._pongs_received += 1
-            self._pings_outstanding = 0
-            return
-        await super()._process_pong()
-
-    async def _read_loop(self) -> None:
-        await super()._read_loop()
-        if self.is_connected:
-            # It ended though nobody closed it: without this the client would call itself connected for ever.
-            await self._process_op_err(nats.errors.StaleConnectionError())
-
-    async def _process_connect_init(self) -> None:
-        try:
-            await super()._process_connect_init()
-        # The server may have died between accepting and greeting.
-        except BaseException:
-            if self._transport is not None:
-                self._transport.close()  # type: ignore[no-untyped-call]
-            raise
+            await asyncio.wait_for(self.client.close(), 5)
 
 
 class ApiRefused(Misconfigured):
@@ -404,141 +355,6 @@ class ApiRefused(Misconfigured):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
-
-
-class _PullReader:
-    """One standing pull request on a consumer, renewed when it is used up, expired or silent."""
-
-    def __init__(self, transport: NatsTransport, stream: str, consumer: str, batch: int, ordered: bool) -> None:
-        self._transport = transport
-        self._client = transport._client
-        self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-        self._drop = f"CONSUMER.DELETE.{stream}.{consumer}" if ordered else None
-        self._batch = batch
-        self._ordered = ordered
-        self._queue: asyncio.Queue[RawMessage | str] = asyncio.Queue()
-        self._left = 0
-        self._heard = 0.0
-        self._last = 0
-        self._lost: str | None = None
-        self.pending = 0
-
-    async def open(self) -> None:
-        self._inbox = self._transport.new_inbox()
-        self._subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
-        self._transport._readers.add(self)
-        await self._ask()
-
-    async def _ask(self) -> None:
-        if not self._transport.connected:
-            # nats-py would keep the request until it is connected again: a message could go to a reader long closed.
-            self.lose("not connected")
-            return
-        self._left = self._batch
-        self._heard = time.monotonic()
-        request = b'{"batch":%d,"expires":%d,"idle_heartbeat":%d}' % (
-            self._batch,
-            int(PULL_EXPIRES_S * 1e9),
-            int(HEARTBEAT_S * 1e9),
-        )
-        try:
-            await self._client.publish(self._subject, request, reply=self._inbox)
-        except UNREACHABLE as error:
-            self.lose(str(error) or type(error).__name__)
-
-    async def _on_message(self, message: Msg) -> None:
-        self._heard = time.monotonic()
-        status = message.headers.get("Status") if message.headers and message.subject == self._inbox else None
-        if status is None or message.headers is None:
-            self._left -= 1
-            self._queue.put_nowait(_from_delivery(message))
-        elif status == "100":
-            pass
-        elif status in RENEWED or "Exceeded" in message.headers.get("Description", ""):
-            self._left = 0
-            self._queue.put_nowait("renew")
-        else:
-            self.lose(f"{status} {message.headers.get('Description', '')}")
-
-    def lose(self, why: str) -> None:
-        if self._lost is None:
-            self._lost = why
-            self._queue.put_nowait("lost")
-
-    async def next(self, timeout_s: float) -> RawMessage | None:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            if self._lost is not None:
-                raise ReaderLost(self._lost)
-            if self._left <= 0 and self._queue.empty():
-                await self._ask()
-            now = time.monotonic()
-            wait = min(deadline, self._heard + SILENT_S) - now
-            if self._queue.empty() and wait <= 0:
-                if now >= self._heard + SILENT_S:
-                    self.lose("no heartbeat came")
-                    continue
-                return None
-            try:
-                item = self._queue.get_nowait() if not self._queue.empty() else await _get(self._queue, wait)
-            except TimeoutError:
-                continue
-            if isinstance(item, str):
-                continue
-            return self._checked(item)
-
-    def _checked(self, message: RawMessage) -> RawMessage:
-        if self._ordered:
-            # The reply names the consumer's own count: a step other than one is a gap.
-            count = message.count
-            if count != self._last + 1:
-                self.lose(f"message {self._last + 1} of the reader was missed")
-                raise ReaderLost(self._lost)
-            self._last = count
-        return message
-
-    def at_hand(self, most: int) -> list[RawMessage]:
-        out: list[RawMessage] = []
-        while len(out) < most and not self._queue.empty():
-            item = self._queue.get_nowait()
-            if isinstance(item, RawMessage):
-                out.append(self._checked(item))
-        return out
-
-    async def close(self) -> None:
-        self._transport._readers.discard(self)
-        with suppress(Exception):
-            await self._subscription.unsubscribe()
-        if not self._ordered:
-            for message in self.at_hand(1_000_000):
-                await self._transport.nak(message, 0)
-        elif self._drop is not None and self._transport.connected:
-            with suppress(Exception):
-                await self._client.publish(f"$JS.API.{self._drop}", b"")
-        self.lose("closed")
-
-
-async def _get(queue: asyncio.Queue[RawMessage | str], timeout_s: float) -> RawMessage | str:
-    async with asyncio.timeout(timeout_s):
-        return await queue.get()
-
-
-def _from_delivery(message: Msg) -> RawMessage:
-    """``$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<ns>.<pending>``, from the end."""
-    tokens = message.reply.split(".")
-    if len(tokens) >= 11:  # the newer form ends in a random token
-        tokens = tokens[:11]
-    return RawMessage(
-        subject=message.subject,
-        payload=message.data,
-        headers=message.headers or {},
-        sequence=int(tokens[-4]),
-        time=datetime.fromtimestamp(int(tokens[-2]) / 1e9, UTC),
-        pending=int(tokens[-1]),
-        count=int(tokens[-3]),
-        delivered=int(tokens[-5]),
-        reply=message.reply,
-    )
 
 
 def _from_stored(stored: Mapping[str, Any]) -> RawMessage:

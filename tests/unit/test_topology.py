@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from libs.bus.nats_transport import _from_delivery
+from libs.bus.nats_reader import from_delivery
 from libs.bus.topology import CONSUMERS, STREAMS, differences
 
 RECORDED = Path(__file__).parents[1] / "golden" / "topology.json"
@@ -56,7 +56,7 @@ def test_both_forms_of_acknowledgement_subjects_are_read(reply: str) -> None:
 
     message = Message()
     message.reply = reply  # type: ignore[attr-defined]
-    raw = _from_delivery(message)  # type: ignore[arg-type]
+    raw = from_delivery(message)  # type: ignore[arg-type]
     assert (raw.delivered, raw.sequence, raw.count, raw.pending) == (2, 17, 9, 3)
     assert raw.time is not None
     assert raw.time.year == 2026

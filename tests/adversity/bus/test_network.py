@@ -153,7 +153,7 @@ async def test_nothing_can_be_deleted_from_the_log(bus: Bus) -> None:
 
 
 async def test_a_cancelled_wait_for_a_pong_leaves_the_connection_alive(bus: Bus) -> None:
-    client = bus.transport._client  # type: ignore[attr-defined]
+    client = bus.transport.client  # type: ignore[attr-defined]
     for _ in range(3):
         waiting = asyncio.create_task(client.flush())
         await asyncio.sleep(0)
@@ -164,7 +164,7 @@ async def test_a_cancelled_wait_for_a_pong_leaves_the_connection_alive(bus: Bus)
 
 
 async def test_a_read_loop_that_died_is_started_again(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = bus.transport._client  # type: ignore[attr-defined]
+    client = bus.transport.client  # type: ignore[attr-defined]
     before = client._reading_task
 
     async def fails(data: bytes) -> None:
