@@ -40,9 +40,9 @@ async def ensure(bus: Bus, replicas: int = 1) -> list[str]:
 
 
 async def verify(bus: Bus) -> None:
-    """Wait until the topology is there, saying what is waited for."""
+    """Wait until the topology is there, or what of it this identity may look at, saying what is waited for."""
     assert isinstance(bus.transport, NatsTransport)
-    await topology.verify(bus.transport)
+    await topology.verify(bus.transport, topology.SEEN_BY_NODES if bus.identity.startswith("node-") else None)
 
 
 async def keep(bus: Bus) -> None:

@@ -16,7 +16,7 @@ import nkeys
 
 from libs.events.subjects import encode_token
 
-from .topology import CONSUMERS, KEEPERS
+from .topology import CONSUMERS, KEEPERS, SEEN_BY_NODES
 
 SERVICES = ("gateway", "scheduler", "accounting", "guard", "mirror")
 OPERATOR = "operator"
@@ -49,13 +49,16 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """Streams it may read single subjects of."""
     works: tuple[str, ...] = ()
     """Durable consumers of the topology it works through."""
+    looks: tuple[str, ...] = ("*",)
+    """Streams it may ask whether they are what the topology says. The answer can name every subject in them."""
 
     def publish(self) -> list[str]:
         """Subjects the server lets it publish to."""
         allowed = [*self.says, "_INBOX.>"]
         allowed += [f"$KV.{bucket}.>" for bucket in self.writes]
-        # Whether streams and consumers are what the topology says may be looked at by everybody.
-        allowed += ["$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.INFO.*.*"]
+        allowed.append("$JS.API.INFO")
+        for stream in self.looks:
+            allowed += [f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.CONSUMER.INFO.{stream}.*"]
         for stream in self.reads:
             allowed += [f"$JS.API.STREAM.MSG.GET.{stream}", f"$JS.API.CONSUMER.CREATE.{stream}.>"]
         for stream, subjects in self.reads_only.items():
@@ -143,6 +146,7 @@ def node_grant(machine_id: str) -> Grant:
         ),
         answers=(f"llmgw.ask.node.{token}.>",),
         reads_only={"KV_desired": (f"$KV.desired.{token}",)},
+        looks=SEEN_BY_NODES,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,6 +157,8 @@ def differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
     return wrong
 
 
+SEEN_BY_NODES = ("KV_desired",)
+"""What a node's agent needs to be there. It is created after EVENTS and TELEMETRY, which a node only writes to."""
 KEEPERS: dict[str, str] = {"guard": "CHECKS", "scheduler": "TELEMETRY"}
 """Service to the volatile stream it makes again after a restart of the server: the one that reads it."""
 
@@ -220,10 +223,13 @@ def _check(what: str, wanted: dict[str, Any], found: dict[str, Any]) -> None:
         raise Misconfigured(f"{what}: the server did not take it as asked: {'; '.join(wrong)}")
 
 
-async def missing(transport: NatsTransport) -> list[str]:
-    """What is not there or not as it should be; empty: all is well. Volatile streams are their keepers' matter."""
+async def missing(transport: NatsTransport, only: Collection[str] | None = None) -> list[str]:
+    """What is not there or not as it should be, of all streams or of those named; empty: all is well.
+
+    Volatile streams are their keepers' matter.
+    """
     wrong: list[str] = []
-    for stream in (stream for stream in STREAMS if not stream.volatile):
+    for stream in (stream for stream in STREAMS if not stream.volatile and (only is None or stream.name in only)):
         try:
             found = await transport.api(f"STREAM.INFO.{stream.name}")
         except ApiRefused:
@@ -233,12 +239,12 @@ async def missing(transport: NatsTransport) -> list[str]:
     return wrong
 
 
-async def verify(transport: NatsTransport) -> None:
-    """Wait until the topology is there and as it should be, saying what is waited for."""
+async def verify(transport: NatsTransport, only: Collection[str] | None = None) -> None:
+    """Wait until all streams, or those named, are there and as they should be, saying what is waited for."""
     told = ""
     while True:
         try:
-            wrong = await missing(transport)
+            wrong = await missing(transport, only)
         except BusAway as error:
             wrong = [f"JetStream does not answer: {error}"]
         if not wrong:

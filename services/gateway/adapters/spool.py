@@ -299,9 +299,9 @@ class Spool:
         self._open_at.update(counted)
         self._free = [slot for slot in range(SLOTS - 1, -1, -1) if slot not in counted]
         for position, opened in open_lines.values():
-            slot = opened.slot if counted.get(opened.slot) == position else None
-            delivered = 0 if slot is None else self._rows[2 * slot + 1]
-            self._finish(slot, b"C%s\n" % _encode(cut_record(opened, delivered)))
+            held = opened.slot if counted.get(opened.slot) == position else None
+            delivered = 0 if held is None else self._rows[2 * held + 1]
+            self._finish(held, b"C%s\n" % _encode(cut_record(opened, delivered)))
         return len(open_lines)
 
     def _mend(self) -> None:

@@ -159,7 +159,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         path = urlsplit(self.path).path
-        if wanted := _FILE.match(path):
+        if "Transfer-Encoding" in self.headers or self.headers.get("Content-Length", "0") != "0":
+            # Not read, a body would be taken for the next request.
+            self.close_connection = True
+            self._refuse(HTTPStatus.BAD_REQUEST, "a request here has no body", Connection="close")
+        elif wanted := _FILE.match(path):
             self._file(wanted[1])
         elif wanted := _VERSION.match(path):
             self._version(unquote(wanted[1]), unquote(wanted[2]))

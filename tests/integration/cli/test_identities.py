@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from libs.bus import Bus, BusAway, BusSettings, connect, ensure
+from libs.bus import Bus, BusAway, BusSettings, connect, ensure, verify
 from libs.bus.identities import GRANTS, OPERATOR, authorization, ensure_seed, grants, node_identity
+from libs.bus.nats_transport import NatsTransport
 from libs.bus.topology import CONSUMERS
 from libs.testing import eventually
 from libs.testing.nats import NatsServer
@@ -105,6 +106,19 @@ async def test_a_view_is_written_by_its_owner_only(enter: Callable[[str], Awaita
     may = await asyncio.gather(*(may_store(bus, f"$KV.{bucket}.x") for bucket in buckets))
 
     assert [bucket for bucket, wrote in zip(buckets, may, strict=True) if wrote] == list(VIEWS.get(identity, ()))
+
+
+async def test_a_node_sees_no_names_of_keys_and_tenants(enter: Callable[[str], Awaitable[Bus]]) -> None:
+    bus = await enter(node_identity(MACHINE))
+    assert isinstance(bus.transport, NatsTransport)
+    async with asyncio.timeout(5):
+        await verify(bus)
+
+    for stream in ("EVENTS", "USAGE", "KV_keys", "KV_spend"):
+        with pytest.raises(TimeoutError):
+            # A call that is refused is never answered.
+            async with asyncio.timeout(REFUSED_S):
+                await bus.transport.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})
 
 
 async def test_a_node_reads_what_it_should_run_and_no_other_s(enter: Callable[[str], Awaitable[Bus]]) -> None:

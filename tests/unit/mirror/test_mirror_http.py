@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import json
@@ -211,3 +212,17 @@ def test_stopping_cuts_a_reader_that_does_not_read(served: Served) -> None:
     served.server.stop()
     assert not [t for t in threading.enumerate() if t.name == "files" and t.is_alive()]
     reader.close()
+
+
+@pytest.mark.parametrize("field", ["Content-Length: 38", "Transfer-Encoding: chunked", "Content-Length: 0, 38"])
+def test_a_body_is_never_taken_for_the_next_request(served: Served, field: str) -> None:
+    with socket.create_connection(("127.0.0.1", served.server.port), timeout=5) as connection:
+        connection.sendall(
+            f"GET /v1/files/{SUM} HTTP/1.1\r\n{field}\r\n\r\nGET /v1/files/{SUM} HTTP/1.1\r\n\r\n".encode()
+        )
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := connection.recv(65536):
+                answer += data
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
