@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +51,18 @@ class LlamaCpp(ServerProcess):
 
 
 @pytest.fixture
-async def gateway(world: World, connect_as: Callable[[str], Awaitable[Bus]], tmp_path: Path) -> Client:
+async def gateway(world: World, connect_as: Callable[[str], Awaitable[Bus]], tmp_path: Path) -> AsyncIterator[Client]:
     model = Path(gemma.assemble())
-    for name, options, fields in (
-        ("gemma", (), {"capabilities": ("chat", "completions")}),
-        ("gemma-embeddings", ("--embeddings", "--pooling", "mean"), {"capabilities": ("embeddings",)}),
-    ):
-        engine = LlamaCpp(tmp_path / name, model, *options)
-        engine.start()
-        world._stack.callback(engine.stop)
-        await world.route(engine, model=name, **fields)  # type: ignore[arg-type]
-    return await world.gateway(await connect_as("gateway"))
+    with ExitStack() as stack:
+        for name, options, capabilities in (
+            ("gemma", (), ("chat", "completions")),
+            ("gemma-embeddings", ("--embeddings", "--pooling", "mean"), ("embeddings",)),
+        ):
+            engine = LlamaCpp(tmp_path / name, model, *options)
+            stack.callback(engine.stop)
+            engine.start()
+            await world.route(engine, model=name, capabilities=capabilities)  # type: ignore[arg-type]
+        yield await world.gateway(await connect_as("gateway"))
 
 
 async def test_every_route(gateway: Client, world: World) -> None:

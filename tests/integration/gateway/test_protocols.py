@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -189,8 +190,6 @@ async def test_errors_come_in_the_callers_envelope(world: World, gateway: Client
 
 
 def _known(gateway: Client, key: str) -> bool:
-    import hashlib
-
     assert gateway.service is not None
     return gateway.service._keys.get(hashlib.sha256(key.encode()).hexdigest()) is not None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from .fields import Json, Translated, fields, items, missing, one_of, text, unmappable
+from .fields import Json, Translated, fields, items, left_out, missing, one_of, text, unmappable
 from .thinking import is_signed
 
 _SAME = ("model", "stream", "temperature", "top_p", "top_k", "service_tier")
@@ -31,6 +31,9 @@ _MAPPED = frozenset(
         *("messages", "max_tokens", "max_completion_tokens", "stop", "tools", "tool_choice", "parallel_tool_calls"),
         *("response_format", "user", "reasoning_effort", "stream_options", "modalities"),
     }
+)
+_OF_MESSAGES = (
+    *("role", "content", "tool_calls", "tool_call_id", "refusal", "thinking_blocks", "reasoning_content", "reasoning"),
 )
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 _EFFORTS = {"minimal": "low", "xhigh": "max"}
@@ -121,6 +124,7 @@ class _Request:
         for index, message in enumerate(given):
             at = f"messages.{index}"
             role = text(fields(message, at).get("role"), f"{at}.role")
+            left_out(message, _OF_MESSAGES, at, self._warnings)
             if role in ("system", "developer"):
                 if messages:
                     self._warnings.append(f"{at}: this model takes system messages only first; it was moved there")
@@ -151,7 +155,9 @@ class _Request:
         if kind in ("text", "refusal"):
             block: Json = {"type": "text", "text": text(part.get(kind), f"{at}.{kind}")}
         elif kind == "image_url":
-            url = text(fields(part.get("image_url"), f"{at}.image_url").get("url"), f"{at}.image_url.url")
+            image = fields(part.get("image_url"), f"{at}.image_url")
+            left_out(image, ("url",), f"{at}.image_url", self._warnings)
+            url = text(image.get("url"), f"{at}.image_url.url")
             block = {"type": "image", "source": _source(url, f"{at}.image_url.url")}
         elif kind == "file":
             data = fields(part.get("file"), f"{at}.file")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .fields import Json, Translated, fields, items, missing, text, unmappable
+from .fields import Json, Translated, fields, items, left_out, missing, text, unmappable
 
 _SAME = ("model", "stream", "temperature", "top_p", "parallel_tool_calls", "user", "metadata", "service_tier")
 _SAME_TOO = ("safety_identifier", "prompt_cache_key", "prompt_cache_retention")
@@ -29,6 +29,7 @@ _MAPPED = frozenset(
         *("reasoning_effort", "verbosity", "stream_options", "modalities"),
     }
 )
+_OF_MESSAGES = ("role", "content", "tool_calls", "tool_call_id", "refusal", "reasoning_content", "reasoning")
 _ROLES = ("system", "developer", "user", "assistant")
 
 
@@ -91,6 +92,7 @@ def _text_config(body: Json) -> Json:
 
 def _items(message: Json, at: str, warnings: list[str]) -> list[Json]:
     role = text(message.get("role"), f"{at}.role")
+    left_out(message, _OF_MESSAGES, at, warnings)
     if role == "tool":
         call_id = text(message.get("tool_call_id"), f"{at}.tool_call_id")
         output = _content(message.get("content"), f"{at}.content", "input_text", warnings)

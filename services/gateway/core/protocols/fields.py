@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -78,6 +78,13 @@ def one_of(value: Any, meanings: Mapping[str, str], at: str) -> str:
     if found is None:
         raise unmappable(at, f"{value!r} is none of {', '.join(meanings)}")
     return found
+
+
+def left_out(value: Json, known: Collection[str], at: str, warnings: list[str]) -> None:
+    """Say of the fields of an object that are not ``known`` that they are not passed on; not of empty ones."""
+    for name, inner in value.items():
+        if name not in known and inner not in (None, False, "", [], {}):
+            warnings.append(f"{at}.{name} has no meaning for this model and was left out")
 
 
 class Translated(msgspec.Struct):

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from .fields import Json, Translated, fields, items, missing, number, one_of, text, unmappable
+from .fields import Json, Translated, fields, items, left_out, missing, number, one_of, text, unmappable
 from .thinking import Thinking, effort_of
 
 _SAME = ("model", "stream", "temperature", "top_p", "top_k")
@@ -37,6 +37,11 @@ _MAPPED = frozenset(
         *("output_config", "output_format"),
     }
 )
+_PARTS = {
+    "text": ("type", "text", "cache_control", "citations"),
+    "image": ("type", "source", "cache_control"),
+    "document": ("type", "source", "title", "context", "cache_control", "citations"),
+}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -84,9 +89,10 @@ class _Request:
             out["stop"] = items(body["stop_sequences"], "stop_sequences")
         self._tools(out)
         self._output(out)
-        user = fields(body.get("metadata") or {}, "metadata").get("user_id")
-        if user is not None:
-            out["user"] = user
+        metadata = fields(body.get("metadata") or {}, "metadata")
+        left_out(metadata, ("user_id",), "metadata", self._warnings)
+        if metadata.get("user_id") is not None:
+            out["user"] = metadata["user_id"]
         return Translated(out, self._warnings)
 
     # what the answer should be
@@ -94,10 +100,11 @@ class _Request:
     def _tools(self, out: Json) -> None:
         body = self._body
         if body.get("tools"):
-            out["tools"] = [_tool(tool, f"tools.{n}") for n, tool in enumerate(items(body["tools"], "tools"))]
+            out["tools"] = [self._tool(tool, f"tools.{n}") for n, tool in enumerate(items(body["tools"], "tools"))]
         if body.get("tool_choice") is None:
             return
         choice = fields(body["tool_choice"], "tool_choice")
+        left_out(choice, ("type", "name", "disable_parallel_tool_use"), "tool_choice", self._warnings)
         kind = choice.get("type")
         if kind == "tool":
             name = text(choice.get("name"), "tool_choice.name")
@@ -107,9 +114,26 @@ class _Request:
         if choice.get("disable_parallel_tool_use"):
             out["parallel_tool_calls"] = False
 
+    def _tool(self, tool: Any, at: str) -> Json:
+        kind = fields(tool, at).get("type", "custom")
+        if kind not in ("custom", None):
+            raise unmappable(f"{at}.type", f"{kind!r} runs at Anthropic only; offer a tool of your own")
+        left_out(tool, ("type", "name", "description", "input_schema", "strict", "cache_control"), at, self._warnings)
+        function: Json = {"name": text(tool.get("name"), f"{at}.name")}
+        if tool.get("description") is not None:
+            function["description"] = tool["description"]
+        function["parameters"] = fields(tool.get("input_schema"), f"{at}.input_schema")
+        if tool.get("strict") is not None:
+            function["strict"] = tool["strict"]
+        out: Json = {"type": "function", "function": function}
+        if cache := tool.get("cache_control"):
+            out["cache_control"] = cache
+        return out
+
     def _output(self, out: Json) -> None:
         body = self._body
         config = fields(body.get("output_config") or {}, "output_config")
+        left_out(config, ("effort", "format"), "output_config", self._warnings)
         if wanted := body.get("thinking"):
             kind = fields(wanted, "thinking").get("type")
             if kind == "enabled":
@@ -146,6 +170,7 @@ class _Request:
         role = text(message.get("role"), f"{at}.role")
         if role not in ("user", "assistant", "system"):
             raise unmappable(f"{at}.role", f"{role!r} is neither user nor assistant")
+        left_out(message, ("role", "content"), at, self._warnings)
         content = message.get("content")
         if isinstance(content, str):
             out.append({"role": role, "content": content})
@@ -173,6 +198,7 @@ class _Request:
         for block, at in blocks:
             kind = block.get("type")
             if kind == "tool_use":
+                left_out(block, ("type", "id", "name", "input", "cache_control", "caller"), at, self._warnings)
                 calls.append(_call(block, at))
             elif kind in ("thinking", "redacted_thinking"):
                 thoughts.append(block)
@@ -192,6 +218,7 @@ class _Request:
     def _result(self, block: Json, at: str) -> Json:
         """A tool's result. Chat cannot mark one as an error: the text says so."""
         call_id = text(block.get("tool_use_id"), f"{at}.tool_use_id")
+        left_out(block, ("type", "tool_use_id", "content", "is_error", "cache_control"), at, self._warnings)
         content = block.get("content")
         if content is None:
             content = ""
@@ -215,6 +242,7 @@ class _Request:
         kind = text(fields(block, at).get("type"), f"{at}.type")
         if kind not in kinds:
             raise unmappable(f"{at}.type", f"{kind!r} cannot be given to this model here; it takes {', '.join(kinds)}")
+        left_out(block, _PARTS[kind], at, self._warnings)
         if kind == "text":
             part = _text(text(block.get("text"), f"{at}.text"))
             if block.get("citations"):
@@ -287,19 +315,3 @@ def _call(block: Json, at: str) -> Json:
     if cache := block.get("cache_control"):
         call["cache_control"] = cache
     return call
-
-
-def _tool(tool: Any, at: str) -> Json:
-    kind = fields(tool, at).get("type", "custom")
-    if kind not in ("custom", None):
-        raise unmappable(f"{at}.type", f"{kind!r} runs at Anthropic only; offer a tool of your own")
-    function: Json = {"name": text(tool.get("name"), f"{at}.name")}
-    if tool.get("description") is not None:
-        function["description"] = tool["description"]
-    function["parameters"] = fields(tool.get("input_schema"), f"{at}.input_schema")
-    if tool.get("strict") is not None:
-        function["strict"] = tool["strict"]
-    out: Json = {"type": "function", "function": function}
-    if cache := tool.get("cache_control"):
-        out["cache_control"] = cache
-    return out

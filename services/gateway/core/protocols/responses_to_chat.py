@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .fields import Json, Translated, fields, items, missing, text, unmappable
+from .fields import Json, Translated, fields, items, left_out, missing, text, unmappable
 from .thinking import Thinking
 
 _SAME = ("model", "stream", "temperature", "top_p", "parallel_tool_calls", "user", "top_k")
@@ -92,7 +92,9 @@ class _Request:
     def _tools(self, out: Json) -> None:
         body = self._body
         if body.get("tools"):
-            out["tools"] = [_tool(tool, f"tools.{n}") for n, tool in enumerate(items(body["tools"], "tools"))]
+            out["tools"] = [
+                _tool(tool, f"tools.{n}", self._warnings) for n, tool in enumerate(items(body["tools"], "tools"))
+            ]
         choice = body.get("tool_choice")
         if choice is None or isinstance(choice, str):
             if choice not in (None, "auto", "required", "none"):
@@ -107,6 +109,7 @@ class _Request:
 
     def _output(self, out: Json) -> None:
         config = fields(self._body.get("text") or {}, "text")
+        left_out(config, ("format", "verbosity"), "text", self._warnings)
         form = fields(config.get("format") or {"type": "text"}, "text.format")
         kind = form.get("type")
         if kind == "json_schema":
@@ -119,6 +122,7 @@ class _Request:
         if config.get("verbosity") is not None:
             out["verbosity"] = config["verbosity"]
         reasoning = fields(self._body.get("reasoning") or {}, "reasoning")
+        left_out(reasoning, ("effort", "summary", "generate_summary"), "reasoning", self._warnings)
         if reasoning.get("effort") is not None:
             out["reasoning_effort"] = reasoning["effort"]
 
@@ -215,7 +219,8 @@ class _Request:
             return {"type": "image_url", "image_url": image}
         if kind == "input_file":
             if part.get("file_data") is None:
-                raise unmappable(f"{at}.file_id", "files are not stored here: send 'file_data'")
+                named = "file_url" if part.get("file_url") else "file_id"
+                raise unmappable(f"{at}.{named}", "files are neither stored nor fetched here: send 'file_data'")
             file = {name: part[name] for name in ("filename", "file_data") if part.get(name) is not None}
             return {"type": "file", "file": file}
         raise unmappable(f"{at}.type", f"{kind!r} cannot be given to this model; it takes text, images and files")
@@ -237,10 +242,11 @@ def _thoughts(item: Json, at: str) -> str:
     return ""
 
 
-def _tool(tool: Any, at: str) -> Json:
+def _tool(tool: Any, at: str, warnings: list[str]) -> Json:
     kind = fields(tool, at).get("type")
     if kind != "function":
         raise unmappable(f"{at}.type", f"{kind!r} runs at OpenAI only; offer a function of your own")
+    left_out(tool, ("type", "name", "description", "parameters", "strict"), at, warnings)
     function: Json = {"name": text(tool.get("name"), f"{at}.name")}
     for name in ("description", "parameters", "strict"):
         if tool.get(name) is not None:

@@ -137,6 +137,27 @@ def _refused(field: str, translate: Any) -> None:
     assert raised.value.message.startswith(f"{field}: ")
 
 
+def test_what_is_left_out_is_said_by_name() -> None:
+    """Never what is empty, as SDKs send it."""
+    block = {"type": "text", "text": "a", "citations": None, "transformations": {"x": 1}}
+    tool = WEATHER | {"defer_loading": True, "input_examples": []}
+    body = messages(messages=[user([block]) | {"name": "ann"}], tools=[tool], metadata={"team": "x"})
+    body |= {"output_config": {"effort": "low", "task_budget": 5}}
+    assert [warning.split()[0] for warning in messages_to_chat.request(body).warnings] == [
+        *("messages.0.name", "messages.0.content.0.transformations", "tools.0.defer_loading"),
+        *("output_config.task_budget", "metadata.team"),
+    ]
+    function = {"type": "function", "name": "f", "defer_loading": True}
+    asked: Json = {"model": "m", "input": "x", "tools": [function], "text": {"tone": "dry"}, "reasoning": {"mode": "x"}}
+    assert [warning.split()[0] for warning in responses_to_chat.request(asked).warnings] == [
+        *("tools.0.defer_loading", "text.tone", "reasoning.mode"),
+    ]
+    legacy = assistant("a", function_call={"name": "f"}) | {"name": "ann", "audio": None}
+    chat: Json = {"model": "m", "messages": [legacy]}
+    for warnings in (chat_to_messages.request(chat, 9).warnings, chat_to_responses.request(chat).warnings):
+        assert [warning.split()[0] for warning in warnings] == ["messages.0.function_call", "messages.0.name"]
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"7", b"{", b'{"model": "\xff"}', b'{"a": NaN}'])
 def test_bodies_that_are_no_object(body: bytes) -> None:
     with pytest.raises(Fault) as raised:
