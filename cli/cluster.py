@@ -21,6 +21,7 @@ from libs.events.commands import Outcome
 from libs.events.contract import Command, Question
 
 T = TypeVar("T")
+COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 CONNECT_S = 5.0
 ASK_S = 5.0
 
@@ -133,7 +134,14 @@ def on_cluster(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 def locate(state_dir: Path | None, nats: str | None, credentials: Path | None) -> tuple[Home | None, str, Path | None]:
     """State directory, bus address and seed file that the options mean. Raises Failed or UsageError."""
-    if nats is not None and state_dir is None:
+    if nats is not None and state_dir is not None:
+        # What is said at the command line overrules the environment.
+        context = click.get_current_context()
+        said = [name for name in ("nats", "state_dir") if context.get_parameter_source(name) is COMMANDLINE]
+        if len(said) != 1:
+            raise click.UsageError("--nats and --state-dir name two clusters: give one of them")
+        state_dir, nats = (None, nats) if said == ["nats"] else (state_dir, None)
+    if nats is not None:
         return None, nats, credentials
     home = Home(state_dir or default())
     return home, home.nats_url(), credentials or home.identity("operator")

@@ -94,6 +94,14 @@ class Item(msgspec.Struct, frozen=True):
     place: Place
 
 
+MOST_VALUES = 500_000
+"""Of one document, with what its aliases repeat: a few of those, nested, stand for more than any machine holds."""
+
+
+class _TooMuch(Exception):
+    """More than ``MOST_VALUES``."""
+
+
 class BadFile(Failed):
     """What is wrong with the files, a line for each fault."""
 
@@ -117,6 +125,10 @@ def read(texts: Iterable[tuple[str, str]], kind: type[Sections] = Sections) -> l
             faults.append(f"{file}:{mark.line + 1 if mark else 1}: not YAML: {error.problem}")
         except yaml.YAMLError as error:
             faults.append(f"{file}:1: not YAML: {error}")
+        except RecursionError:
+            faults.append(f"{file}:1: it is nested too deeply, or an alias holds itself: write it out")
+        except _TooMuch:
+            faults.append(f"{file}:1: it holds more than {MOST_VALUES} values, or aliases make so many: split it")
     seen: dict[tuple[Kind, str], Item] = {}
     for item in items:
         first = seen.setdefault((item.kind, item.name), item)
@@ -205,13 +217,19 @@ def _things(part: Any, place: Place) -> Iterator[Item]:
 
 
 def _check(file: str, node: yaml.Node, kind: inspect.Type, path: str, lines: dict[str, int], faults: list[str]) -> None:
-    """Note every line, and every key that the type of its mapping does not have."""
+    """Note every line, and every key that the type of its mapping does not have; mend halves of characters."""
     lines[path] = node.start_mark.line + 1
+    if len(lines) > MOST_VALUES:
+        raise _TooMuch
+    if isinstance(node, yaml.ScalarNode) and not _whole(node):
+        faults.append(f"{file}:{node.start_mark.line + 1}: {path}: half of a character stands there: {node.value!r}")
     if isinstance(kind, inspect.UnionType):
         kind = next((one for one in kind.types if not isinstance(one, inspect.NoneType)), kind)
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key_node, value_node in node.value:
+            if isinstance(key_node, yaml.ScalarNode):
+                _whole(key_node)
             key = str(key_node.value)
             here = f"{path}.{key}" if path else key
             at = f"{file}:{key_node.start_mark.line + 1}"
@@ -232,6 +250,20 @@ def _check(file: str, node: yaml.Node, kind: inspect.Type, path: str, lines: dic
         element = kind.item_type if isinstance(kind, inspect.VarTupleType) else inspect.AnyType()
         for number, child in enumerate(node.value):
             _check(file, child, element, f"{path}[{number}]", lines, faults)
+
+
+def _whole(node: yaml.ScalarNode) -> bool:
+    """Put the two escapes together that JSON writes for one character, which YAML takes for two.
+
+    Whether every character of the value is one now.
+    """
+    if not any("\ud800" <= character <= "\udfff" for character in node.value):
+        return True
+    try:
+        node.value = node.value.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:

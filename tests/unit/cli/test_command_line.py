@@ -109,3 +109,28 @@ def test_a_log_line_is_shown_in_few_words() -> None:
 )
 def test_a_value_is_shown_in_a_column(value: object, shown: str) -> None:
     assert cell(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        (["--nats", "nats://127.0.0.1:1"], {"LLMGW_STATE_DIR": "/nowhere"}, "nats://127.0.0.1:1"),
+        (["--state-dir", "/nowhere"], {"LLMGW_NATS": "nats://127.0.0.1:1"}, "no cluster answers in /nowhere"),
+        (["--state-dir", "/nowhere", "--nats", "nats://127.0.0.1:1"], {}, "name two clusters"),
+        ([], {"LLMGW_STATE_DIR": "/nowhere", "LLMGW_NATS": "nats://127.0.0.1:1"}, "name two clusters"),
+    ],
+)
+def test_which_cluster_is_meant_is_never_guessed(
+    arguments: list[str],
+    environment: dict[str, str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("cli.cluster.CONNECT_S", 0.2)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert code_of(["node", "list", *arguments]) > 0
+
+    assert said in capsys.readouterr().err

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from cli.declared import BadFile, Item, read
 from cli.demo import demo_items
+from libs.events.model import ModelSpec
 from libs.events.tenancy import Allowance, ProjectSpec
 
 MODEL = """\
@@ -125,6 +128,31 @@ def test_anchors_and_merges_are_understood() -> None:
     )  # fmt: skip
 
     assert by_kind(read([("f.yaml", text)])) == {"model": ["a", "b"]}
+
+
+LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("orgs: &o\n- *o\n", "holds itself"),
+        ("orgs: " + "[" * 5_000 + "]" * 5_000, "nested too deeply"),
+        (LAUGHS, "aliases make so many"),
+        ('{"orgs":[{"name":"\\ud83d"}]}', "f0.yaml:1: orgs[0].name: half of a character"),
+    ],
+    ids=["cycle", "depth", "laughs", "half"],
+)
+def test_what_no_person_writes_is_told_too(text: str, said: str) -> None:
+    assert any(said in fault for fault in faults(text))
+
+
+def test_characters_as_json_writes_them_are_whole() -> None:
+    text = json.dumps({"models": [{"name": "a", "description": "🙂", "profiles": [{"name": "cpu", "engine": "sim"}]}]})
+    assert "ud83d" in text
+    (item,) = read([("f.yaml", text)])
+    assert isinstance(item.spec, ModelSpec)
+    assert item.spec.description == "🙂"
 
 
 def test_the_demo_is_well_formed() -> None:
