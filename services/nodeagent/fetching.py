@@ -73,13 +73,15 @@ class Fetching:
         self._under_way: dict[str, tuple[WeightsWanted, int]] = {}
         self._threads = ThreadPoolExecutor(_MOST_DOWNLOADS, thread_name_prefix="fetch")
 
-    async def ensure(self, weights: WeightsWanted, advanced: Callable[[], None]) -> Fetched:
+    async def ensure(
+        self, weights: WeightsWanted, advanced: Callable[[], None], pickles_allowed: bool = False
+    ) -> Fetched:
         """The folder with every file of ``weights``, each with the right sum.
 
         ``advanced`` is called whenever bytes moved. Raises Rejected with a sentence, and retries mirrors that do not
         answer for as long as the caller waits.
         """
-        refusal = rules.refusal(weights)
+        refusal = rules.refusal(weights, pickles_allowed)
         if refusal is not None:
             raise Rejected(refusal)
         files = {file.sha256: file for file in weights.files}
@@ -87,7 +89,9 @@ class Fetching:
         others = self._under_way.get(name, (weights, 0))[1]
         self._under_way[name] = (weights, others + 1)
         try:
-            counts = await asyncio.gather(*(self._file(file, weights.mirrors, advanced) for file in files.values()))
+            counts = await asyncio.gather(
+                *(self._file(file, weights.mirrors, advanced, pickles_allowed) for file in files.values())
+            )
             folder = await self._in_thread(self._store.link, weights)
         except OSError as error:
             raise Rejected(
@@ -118,7 +122,9 @@ class Fetching:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._threads.shutdown(wait=False)
 
-    async def _file(self, file: WeightFile, mirrors: tuple[str, ...], advanced: Callable[[], None]) -> int:
+    async def _file(
+        self, file: WeightFile, mirrors: tuple[str, ...], advanced: Callable[[], None], pickles_allowed: bool
+    ) -> int:
         """Bytes fetched for this caller; 0 for one who only waited for another's download or found it here."""
         job = self._jobs.get(file.sha256)
         while job is not None and job.cancelled.is_set():
@@ -129,7 +135,7 @@ class Fetching:
         first = job is None
         if job is None:
             job = self._jobs[file.sha256] = _Job()
-            job.task = asyncio.create_task(self._bring(job, file, mirrors))
+            job.task = asyncio.create_task(self._bring(job, file, mirrors, pickles_allowed))
             job.task.add_done_callback(_looked_at)
         assert job.task is not None
         job.waiting += 1
@@ -141,13 +147,16 @@ class Fetching:
                     seen = job.done_bytes
                     advanced()
             fetched = job.task.result()
+            if not pickles_allowed and await self._in_thread(self._store.suspicious, file):
+                # Another model, which may have them, brought it here.
+                raise Rejected(f"{file.path} is a pickle inside, which runs code when it is loaded")
             return fetched if first else 0
         finally:
             job.waiting -= 1
             if not job.waiting:
                 job.give_up()
 
-    async def _bring(self, job: _Job, file: WeightFile, mirrors: tuple[str, ...]) -> int:
+    async def _bring(self, job: _Job, file: WeightFile, mirrors: tuple[str, ...], pickles_allowed: bool) -> int:
         def progress(done: int) -> None:
             job.done_bytes = done
 
@@ -160,7 +169,7 @@ class Fetching:
             full = self._store.room_for(file.size_bytes - held)
             if full is not None:
                 raise Rejected(full)
-            with download.Part(self._store, file) as part:
+            with download.Part(self._store, file, pickles_allowed) as part:
                 return await self._from_any(job, part, mirrors, progress)
         except download.Cancelled:
             raise asyncio.CancelledError from None

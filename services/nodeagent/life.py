@@ -185,7 +185,7 @@ class ShardLife:
         if weights is None:
             return None
         progress = Progress(self.wanted.startup_timeout_s)
-        bringing = asyncio.create_task(self._node.fetching.ensure(weights, progress.advance))
+        bringing = asyncio.create_task(self._node.fetching.ensure(weights, progress.advance, self.wanted.allow_pickle))
         try:
             while not bringing.done():
                 await asyncio.wait([bringing], timeout=0.5)

@@ -33,8 +33,9 @@ class Cancelled(Exception):
 class Part:
     """What is here of one file, and the sum of it so far, kept across mirrors. A context manager."""
 
-    def __init__(self, store: Store, file: WeightFile) -> None:
+    def __init__(self, store: Store, file: WeightFile, pickles_allowed: bool) -> None:
         self.file = file
+        self._pickles_allowed = pickles_allowed
         self.have = 0
         self._store = store
         self._digest = hashlib.sha256()
@@ -74,7 +75,7 @@ class Part:
         """Make the finished part the file. Raises ``store.Rejected`` and starts over when its sum is wrong."""
         os.fsync(self._out.fileno())
         try:
-            self._store.keep(self.file, self._digest.hexdigest())
+            self._store.keep(self.file, self._digest.hexdigest(), self._pickles_allowed)
         except Rejected:
             self._out.close()
             self._out = self._store.part(self.file.sha256).open("ab+", buffering=0)
@@ -96,20 +97,20 @@ def fetch(part: Part, mirror: str, progress: Callable[[int], None], cancelled: t
             if response.status == 200 and part.have:
                 # It does not do ranges: from the beginning, then.
                 part.restart()
-            buffer = memoryview(bytearray(BLOCK))
             while part.have < file.size_bytes:
                 if cancelled.is_set():
                     raise Cancelled
                 try:
-                    count = response.readinto(buffer[: file.size_bytes - part.have])
+                    # What there is, not a whole block: of a slow mirror every byte is a sign of life.
+                    block = response.read1(min(BLOCK, file.size_bytes - part.have))
                 except (OSError, http.client.HTTPException) as error:
                     raise MirrorFailed(f"{mirror} broke off: {_said(error)}") from None
-                if not count:
+                if not block:
                     raise MirrorFailed(
                         f"{mirror} broke off after {part.have} of {file.size_bytes} bytes of {file.path}"
                     )
-                part.append(buffer[:count])
-                fetched += count
+                part.append(memoryview(block))
+                fetched += len(block)
                 progress(part.have)
         finally:
             connection.close()

@@ -14,7 +14,7 @@ _LONGEST_HEADER_BYTES = 100_000_000
 _HEX = frozenset("0123456789abcdef")
 
 
-def refusal(weights: WeightsWanted) -> str | None:
+def refusal(weights: WeightsWanted, pickles_allowed: bool = False) -> str | None:
     """Why these weights are not fetched, or None."""
     for part in (weights.name, weights.version):
         if part in ("", ".", "..") or "/" in part or "\0" in part:
@@ -27,10 +27,10 @@ def refusal(weights: WeightsWanted) -> str | None:
             return f"the path {file.path!r} leads outside the model's folder"
         if len(file.sha256) != 64 or not set(file.sha256) <= _HEX:
             return f"{file.path}: {file.sha256!r} is not a SHA-256 in lower-case hex"
-        if path.suffix.lower() in _PICKLED:
+        if path.suffix.lower() in _PICKLED and not pickles_allowed:
             return (
                 f"{file.path} is in a pickle format, which runs code when it is loaded; "
-                "import the model as safetensors or GGUF"
+                "import the model as safetensors or GGUF, or say allow_pickle if you trust whoever made it"
             )
     return None
 

@@ -42,15 +42,56 @@ def dying(self, event, cause):
         die()
 Outbox.put = dying
 """
+BEFORE_WRITING = """
+from services.nodeagent.adapters.shard_files import ShardFiles
+write = ShardFiles.write
+def dying(self, record):
+    if record.phase == {phase!r}:
+        die()
+    write(self, record)
+ShardFiles.write = dying
+"""
+AFTER_REPORTING = """
+from libs.events import shard
+from services.nodeagent.adapters.outbox import Outbox
+put = Outbox.put
+def dying(self, event, cause):
+    put(self, event, cause)
+    if isinstance(event, shard.{kind}):
+        die()
+Outbox.put = dying
+"""
+AFTER_ASKING = """
+from services.nodeagent.adapters.engine import EngineClient
+ask = EngineClient.{what}
+async def dying(self, *arguments):
+    answer = await ask(self, *arguments)
+    if answer is {good}:
+        die()
+    return answer
+EngineClient.{what} = dying
+"""
+CHOOSING_A_PORT = """
+from services.nodeagent import life
+life.free_port = lambda host: die()
+"""
 DEATHS = {
+    "before it is noted": BEFORE_WRITING.format(phase="accepted"),
     "taken up": AFTER_WRITING.format(phase="accepted"),
+    "its start told": AFTER_REPORTING.format(kind="ShardStarting"),
+    "its room taken": AFTER_WRITING.format(phase="fetching"),
+    "a port being chosen": CHOOSING_A_PORT,
+    "about to note its command": BEFORE_WRITING.format(phase="spawning"),
     "about to spawn": AFTER_WRITING.format(phase="spawning"),
     "spawned, number not noted": BETWEEN_START_AND_NOTE,
     "loading": AFTER_WRITING.format(phase="loading"),
+    "loading told": AFTER_REPORTING.format(kind="ShardLoading"),
+    "healthy": AFTER_ASKING.format(what="healthy", good=True),
+    "first token generated": AFTER_ASKING.format(what="generates", good=None),
     "ready, not noted": BEFORE_NOTING_READY,
     "ready": AFTER_WRITING.format(phase="ready"),
 }
-SPAWNED = {"spawned, number not noted", "loading", "ready, not noted", "ready"}
+UNSPAWNED = {*list(DEATHS)[:7]}
 
 
 @pytest.mark.parametrize("point", DEATHS)
@@ -60,10 +101,10 @@ async def test_an_agent_killed_while_starting_a_shard(box: Box, point: str) -> N
     assert await eventually(lambda: agent.poll() is not None)
     assert agent.returncode == -signal.SIGKILL
     left = box.engine_pids().get("r-1-0", [])
-    assert len(left) == (1 if point in SPAWNED else 0)
+    assert len(left) == (0 if point in UNSPAWNED else 1)
 
     box.start_agent()
-    await eventually(lambda: box.records()["r-1-0"].phase == "ready", 15)
+    await eventually(lambda: "r-1-0" in box.records() and box.records()["r-1-0"].phase == "ready", 15)
     running = box.engine_pids()["r-1-0"]
     assert len(running) == 1
     if left:

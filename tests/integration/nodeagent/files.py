@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,6 +29,8 @@ class FileServer:
         self.ranges = True
         self.hold: threading.Event | None = None
         """Stop half-way until it is set."""
+        self.rate_bytes_s: float | None = None
+        """How fast an answer goes out at most."""
         self.url = ""
 
     def add(self, content: bytes, path: str = "model.gguf") -> WeightFile:
@@ -65,12 +68,18 @@ def serving() -> Iterator[FileServer]:
                 body, files.cut_after = body[: files.cut_after], None
             try:
                 half = len(body) // 2
-                for piece in (body[:half], body[half:]):
+                pieces = [body[:half], body[half:]]
+                if files.rate_bytes_s is not None:
+                    step = max(1, int(files.rate_bytes_s / 50))
+                    pieces = [body[at : at + step] for at in range(0, len(body), step)]
+                for piece in pieces:
                     self.wfile.write(piece)
                     self.wfile.flush()
                     files.sent_bytes += len(piece)
                     if files.hold is not None:
                         files.hold.wait(10)
+                    if files.rate_bytes_s is not None:
+                        time.sleep(0.02)
             except OSError:
                 pass
 

@@ -20,11 +20,12 @@ SIM_OPTIONS: tuple[Option, ...] = (
         for name in (
             *("tok-s", "ttft-ms", "prefill-tok-s", "load-s", "kv-tokens", "cached-tokens", "reasoning-tokens"),
             *("fail-status", "retry-after-s", "error-after", "cut-after", "hang-after", "die-after"),
+            *("thinking", "tools"),
         )
     ),
-    Option(("--echo",), takes_value=False),
+    *(Option((f"--{name}",), takes_value=False) for name in ("echo", "interleaved", "refuse", "agent")),
 )
-"""Its pace and its ways to fail."""
+"""Its pace, what it answers with, and its ways to fail."""
 
 
 class Sim(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
