@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --disable-pip-version-check -q
 
-.PHONY: up test prove lint bench docs clean
+.PHONY: up test prove simulate lint bench docs clean
 .DEFAULT_GOAL := up
 
 .venv: .venv/.installed
@@ -26,6 +26,12 @@ test: .venv/.installed-dev
 
 prove: .venv/.installed-dev
 	.venv/bin/python -m pytest -m slow --timeout 3600
+
+# Stories of the scheduler from SEEDS seeds, the first of them FIRST; a failing one is printed as short as it gets.
+SEEDS ?= 300
+FIRST ?= 0
+simulate: .venv/.installed-dev
+	.venv/bin/python -m tests.simulate $(SEEDS) $(FIRST)
 
 lint: .venv/.installed-dev
 	.venv/bin/ruff check .

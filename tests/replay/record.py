@@ -17,8 +17,8 @@ from libs.events import Event, decode, encode
 from libs.events.commands import CordonNode, DrainNode, RemoveModel, RestartModel, ScaleModel, UncordonNode
 from libs.events.model import Scaling
 from services.scheduler.replay import fold
+from tests.simulate.story import Story
 from tests.unit.scheduler.harness import World, cpu_profile, gpu_profile, model_spec
-from tests.unit.scheduler.test_simulator import Story
 
 HISTORIES = Path(__file__).parent / "scheduler"
 

@@ -7,9 +7,12 @@ so a decision costs what changed, not what there is.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import count
 
 import msgspec
 
+from libs.events.explanation import Explanation
 from libs.events.model import ModelSpec, Profile
 
 from .checks import CHANGING, Query, query, rejections
@@ -72,13 +75,16 @@ def need(state: State, spec: ModelSpec, profile: Profile) -> Need:
 class Table:
     """Every machine, for one need."""
 
-    def __init__(self, wanted: Need) -> None:
+    def __init__(self, wanted: Need, generations: Iterator[int]) -> None:
         self._need = wanted
+        self._generations = generations
         self._versions: dict[str, tuple[int, int]] = {}
         self.fits: dict[str, Fit] = {}
         self.turned: dict[str, dict[str, str]] = {}
         self.counts: dict[str, int] = {}
         """Check to how many machines it turned away."""
+        self.generation = 0
+        """Changes whenever something in it does."""
         self._changing: set[str] = set()
         """Machines turned away by what telemetry alone may change."""
         self._registered = -1
@@ -103,6 +109,9 @@ class Table:
         return entry if isinstance(entry, Fit) else None
 
     def _set(self, machine_id: str, entry: Entry) -> None:
+        if self.turned.get(machine_id) == entry:
+            return
+        self.generation = next(self._generations)
         for check in self.turned.pop(machine_id, ()):
             self.counts[check] -= 1
         self.fits.pop(machine_id, None)
@@ -122,11 +131,14 @@ class Tables:
 
     def __init__(self) -> None:
         self._tables: OrderedDict[tuple[object, ...], Table] = OrderedDict()
+        self._generations = count(1)
+        self.nowhere: dict[tuple[str, ...], tuple[tuple[object, ...], Explanation]] = {}
+        """Model and profiles to why nothing fits, and the tables and their generations that say so."""
 
     def of(self, wanted: Need) -> Table:
         table = self._tables.get(wanted.shape)
         if table is None:
-            table = self._tables[wanted.shape] = Table(wanted)
+            table = self._tables[wanted.shape] = Table(wanted, self._generations)
             if len(self._tables) > TABLES_KEPT:
                 self._tables.popitem(last=False)
         else:

@@ -9,7 +9,7 @@ from libs.events import Event
 from libs.events.leadership import SchedulerElected
 from libs.events.library import MirrorServing, VersionAdded, VersionRemoved
 from libs.events.machine import MachineRegistered
-from libs.events.model import ModelEvent
+from libs.events.model import ModelEvent, ModelUnplaced
 from libs.events.node import (
     NodeCordoned,
     NodeDrained,
@@ -38,6 +38,9 @@ def evolve(state: State, event: Event, position: int) -> State:
     fold = _FOLDS.get(type(event))
     if fold is not None:
         fold(state, event, position)
+        if isinstance(event, ModelEvent | ReplicaEvent) and not isinstance(event, ModelUnplaced):
+            # Whose room may be taken, and whose is coming back, depends on what models and replicas are.
+            state.room = position
         if isinstance(event, ModelEvent | ReplicaEvent | ShardEvent):
             story = state.stories.get(event.model)
             if story is not None:

@@ -99,7 +99,7 @@ class Look:
         if any(r.phase != "ready" for r in self.replicas):
             self.look_again(LOOK_AGAIN)
         if watched(self.model):
-            self.look_again(LOOK_AGAIN_FOR_USE)
+            self.look_for_use()
         if self.decisions:
             return
         change = self._change_of_mind()
@@ -124,6 +124,9 @@ class Look:
     def look_again(self, after: timedelta) -> None:
         again = self.now + after
         self.due = again if self.due is None else min(self.due, again)
+
+    def look_for_use(self) -> None:
+        self.look_again(LOOK_AGAIN_FOR_USE)
 
     def _change_of_mind(self) -> Decision | None:
         """What is decided about the model itself."""
@@ -309,7 +312,7 @@ class Look:
         return max(0, part.wanted + more - len(current) - len(outdated))
 
     def _no_room(self, search: Search, placing: Placing, current: list[Replica], outdated: Outdated) -> None:
-        self.short = True
+        first, self.short = not self.short, True
         if CHANGING & placing.explanation.rejected.keys():
             self.look_again(LOOK_AGAIN_FOR_ROOM)
         coming = returning_room(self, search)
@@ -318,7 +321,9 @@ class Look:
             return
         starting = any(r.phase != "ready" for r in current)
         explanation = placing.explanation
-        if not starting and not failing(self.state, self.model, self.now):
+        if failing(self.state, self.model, self.now):
+            self.look_for_use()  # what runs may have worked for long enough then
+        elif not starting:
             if self._make_way(search, outdated):
                 return
             taken = evict(self, search) or preempt(self, search)
@@ -328,7 +333,9 @@ class Look:
         if outdated and all(r.placed < self.model.restarted for r, _ in outdated):
             hint = "what runs goes on serving: a restart in place stops each first"
             explanation = msgspec.structs.replace(explanation, summary=f"{explanation.summary}; {hint}")
-        self._unplaced(explanation)
+        if first:
+            # One sentence for a model, or those for its profiles would take turns.
+            self._unplaced(explanation)
 
     def _reserve(self, placing: Placing) -> None:
         self.reserved = self._shards("reserved", placing)

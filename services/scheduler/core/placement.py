@@ -98,6 +98,7 @@ class Search:
         good machines the first by id is taken, so that the same log gives the same choice.
         """
         asked: list[_Asked] = []
+        generations: list[object] = []
         for profile in self._profiles:
             wanted = need(self._state, self._spec, profile)
             table = self._tables.of(wanted)
@@ -105,7 +106,19 @@ class Search:
             found = self._choose(profile, wanted, asked, table)
             if found is not None:
                 return found
-        return Placing(explanation=_nowhere(asked, len(self._state.facts.machines)))
+            whole = asked[-1].counts is not None  # nothing but the table turned machines away
+            generations.append((wanted.shape, table.generation if whole else -self._state.position))
+        return Placing(explanation=self._nowhere(asked, tuple(generations)))
+
+    def _nowhere(self, asked: Sequence[_Asked], generations: tuple[object, ...]) -> Explanation:
+        """Told once for as long as every table stays as it is."""
+        key = (self._model.name, *(p.name for p in self._profiles))
+        known = self._tables.nowhere.get(key)
+        if known is not None and known[0] == generations:
+            return known[1]
+        explanation = _nowhere(asked, len(self._state.facts.machines))
+        self._tables.nowhere[key] = generations, explanation
+        return explanation
 
     def supposing(self, gone: Collection[str], machines: Iterable[str]) -> list[Placing]:
         """Choices there would be on these machines if shards were gone: for each profile that fits, at most 16."""

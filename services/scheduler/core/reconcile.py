@@ -28,6 +28,7 @@ class _Settled(msgspec.Struct, frozen=True):
     touched: int
     room: int | None
     """Its shortage was judged on this; None: nothing is lacking."""
+    at: datetime
     due: datetime | None
     reserved: tuple[ShardPlacement, ...] = ()
     """Room it waits for."""
@@ -36,7 +37,7 @@ class _Settled(msgspec.Struct, frozen=True):
         return (
             self.touched == model.touched
             and (self.room is None or self.room == state.room)
-            and (self.due is None or now < self.due)
+            and (self.due is None or self.at <= now < self.due)  # clocks may step back
         )
 
 
@@ -82,7 +83,7 @@ class Reconciler:
                 self._settled.pop(model.name, None)
             else:
                 room = state.room if look.short else None
-                self._settled[model.name] = _Settled(model.touched, room, look.due, look.reserved)
+                self._settled[model.name] = _Settled(model.touched, room, now, look.due, look.reserved)
         if len(self._settled) > len(state.facts.models):
             self._settled = {name: s for name, s in self._settled.items() if name in state.facts.models}
         return decisions

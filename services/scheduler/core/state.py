@@ -225,7 +225,7 @@ class State:
         self.held: dict[str, dict[str, ShardPlacement]] = {}
         """Machine id to what each shard holds there until it is known to be gone."""
         self.room = 0
-        """Sequence of the last event after which something may fit that did not fit before."""
+        """Sequence of the last event after which something may fit that did not fit before, or may be made to fit."""
         self.stirred: dict[str, int] = {}
         """Machine id to the sequence of the last event about it or about what it runs."""
         self.everywhere = 0

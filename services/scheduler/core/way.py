@@ -71,7 +71,7 @@ def evict(look: Look, search: Search) -> list[Decision]:
             continue
         replicas = [r for r in look.state.replicas_of(model.name) if r.phase in ("placed", "ready")]
         if replicas:
-            look.look_again(timedelta(seconds=1))  # it may be idle long enough then
+            look.look_for_use()  # it may be idle long enough then
         since = evictable(model, replicas, look.round.traffic, look.now)
         if since is not None:
             idle.append((since, model, replicas))

@@ -17,6 +17,7 @@ from libs.events.model import ModelSpec, ModelUnplaced, Profile, Scaling
 from libs.events.refusal import Refused
 from libs.events.shard import ShardAdopted, ShardFailed, ShardLoading, ShardReady, ShardStarting, ShardStopped
 from libs.events.views import ShardWanted
+from services.scheduler.core import look
 from services.scheduler.core.decide import decide
 from services.scheduler.core.evolve import evolve
 from services.scheduler.core.hearing import Heard
@@ -24,6 +25,10 @@ from services.scheduler.core.reconcile import Reconciler
 from services.scheduler.core.state import Model, Replica, State
 from services.scheduler.core.traffic import ModelUse, ReplicaUse, Traffic
 from services.scheduler.core.views import route, wanted_on
+
+# What gateways do changes without an event: here it is looked at all the time, so that what a leader remembers can be
+# held against what one that remembers nothing decides.
+look.LOOK_AGAIN_FOR_USE = timedelta(0)
 
 START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 
@@ -69,9 +74,16 @@ class FakeMachine:
         self.ended: set[str] = set()
         self.last_heard = world.now
         self.unsent: list[Event] = []
+        self.said: Event | None = None
+        self.slow = 1
+        """It obeys and speaks of its shards every so many steps only."""
+        self.lingers = False
+        """Its engines take a step to die."""
+        self._steps = 0
 
     def say(self, event: Event) -> None:
         """In order, as an agent's spool keeps it."""
+        self.said = event
         if self.connected and not self.unsent:
             self.world.append(event)
         else:
@@ -85,6 +97,10 @@ class FakeMachine:
             unsent, self.unsent = self.unsent, []
             for event in unsent:
                 self.world.append(event)
+        self._steps += 1
+        if self._steps % self.slow:
+            return
+        if self.connected:
             self._obey(wanted_on(self.world.state, self.machine_id))
         for shard_id, (wanted, phase) in list(self.shards.items()):
             self._advance(shard_id, wanted, phase)
@@ -93,7 +109,11 @@ class FakeMachine:
         by_id = {shard.shard_id: shard for shard in wanted}
         for shard_id in list(self.shards):
             if shard_id not in by_id or (by_id[shard_id].draining and shard_id not in self.busy):
-                self._end(shard_id, ShardStopped, reason="no longer wanted")
+                wanted_before, phase = self.shards[shard_id]
+                if self.lingers and phase != "stopping":
+                    self.shards[shard_id] = wanted_before, "stopping"
+                else:
+                    self._end(shard_id, ShardStopped, reason="no longer wanted")
         self.ended &= set(by_id)
         for shard in wanted:
             if shard.shard_id not in self.shards and shard.shard_id not in self.ended and not shard.draining:
@@ -132,6 +152,11 @@ class FakeMachine:
         """The engine dies under the agent's eyes."""
         self._end(shard_id, ShardFailed, phase="ready", reason="the engine was killed", exit_code=-9)
 
+    def say_again(self) -> None:
+        """What it said last arrives a second time, late."""
+        if self.said is not None and self.connected and self.up and not self.unsent:
+            self.world.append(self.said)
+
     def restart_agent(self) -> None:
         for shard, phase in self.shards.values():
             if phase == "ready":
@@ -167,6 +192,10 @@ class World:
         """Replica id to what gateways do with it."""
         self.used: dict[str, datetime] = {}
         self.waiting: dict[str, int] = {}
+        self.placed: dict[str, datetime] = {}
+        """Every replica that was ever placed, and when."""
+        self.failures: dict[str, tuple[int, datetime]] = {}
+        """Model to failures one after another, and the last."""
 
     # the log
 

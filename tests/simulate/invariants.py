@@ -1,0 +1,96 @@
+"""What holds after every event, whatever happened. Judged on what machines are and do, not on what the core thinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from libs.events.model import ModelAutoscaled, ModelEvent, ModelParked, ModelSlept, ModelUnplaced
+from libs.events.replica import ReplicaFailed, ReplicaPlaced, ReplicaReady, ReplicaRecovered
+from tests.unit.scheduler.harness import (
+    World,
+    index_follows_facts,
+    lost_nodes_do_not_serve,
+    no_double_holding,
+    really_free,
+)
+
+__all__ = ["ALWAYS", "lost_nodes_do_not_serve"]
+
+
+def placed_where_it_may(world: World) -> None:
+    """A replica goes to machines that are there and take work, over one fabric, each machine once."""
+    event = world.log[-1][1]
+    if not isinstance(event, ReplicaPlaced):
+        return
+    used: list[set[str]] = []
+    for shard in event.shards:
+        machine = world.state.facts.machines[shard.machine_id]
+        assert not machine.lost, f"{event.replica_id} is placed on {shard.machine_id}, which is lost"
+        assert machine.mode == "open", f"{event.replica_id} is placed on {shard.machine_id}, which is {machine.mode}"
+        assert not machine.orphans, f"{event.replica_id} is placed beside what nobody asked for on {shard.machine_id}"
+        sick = [gpu.uuid for gpu in machine.facts.gpus if gpu.problems and gpu.uuid in shard.devices]
+        assert not sick, f"{event.replica_id} is given {sick}, which is ill"
+        used.append({port.network for port in machine.facts.ports if port.network is not None})
+    assert len({shard.machine_id for shard in event.shards}) == len(event.shards), "two shards on one machine"
+    if len(event.shards) > 1:
+        assert set.intersection(*used), f"{event.replica_id} spans machines that share no fabric"
+
+
+def once_each(world: World) -> None:
+    """No replica is placed twice, and none gets the name of another."""
+    event = world.log[-1][1]
+    if isinstance(event, ReplicaPlaced):
+        assert event.replica_id not in world.placed, f"{event.replica_id} is placed twice"
+        world.placed[event.replica_id] = event.at
+
+
+def failures_wait(world: World) -> None:
+    """One failure after another makes the next try wait, and five end the tries."""
+    event = world.log[-1][1]
+    if isinstance(event, ReplicaFailed):
+        count, last = world.failures.get(event.model, (0, None))
+        if last is None or world.placed[event.replica_id] > last:
+            world.failures[event.model] = count + 1, event.at
+    elif isinstance(event, ReplicaPlaced):
+        count, last = world.failures.get(event.model, (0, None))
+        if count > 1 and last is not None:
+            waits = timedelta(seconds=min(10 * 2 ** (count - 2), 300))
+            assert event.at - last >= waits, f"{event.model} failed {count} times and is placed after {event.at - last}"
+            assert count < 5, f"{event.model} failed {count} times in a row and is tried again"
+    elif (
+        isinstance(event, ModelEvent) and not isinstance(event, ModelUnplaced | ModelParked | ModelAutoscaled)
+    ) or isinstance(event, ReplicaReady | ReplicaRecovered):
+        world.failures.pop(event.model, None)
+
+
+def nothing_busy_is_evicted(world: World) -> None:
+    event = world.log[-1][1]
+    if isinstance(event, ModelSlept) and event.for_model:
+        for replica in world.replicas(event.model):
+            use = world.uses.get(replica.replica_id)
+            assert use is None or not use.in_flight, f"{event.model} is put to sleep with requests in flight"
+        assert not world.waiting.get(event.model), f"{event.model} is put to sleep while requests wait"
+        scaling = world.model(event.model).spec.scaling
+        assert event.idle_ms is not None
+        assert event.idle_ms >= 1000 * scaling.evict_after_idle_s, f"{event.model} was idle for {event.idle_ms} ms only"
+
+
+def scaled_within_limits(world: World) -> None:
+    event = world.log[-1][1]
+    if isinstance(event, ModelAutoscaled):
+        scaling = world.model(event.model).spec.scaling
+        most = scaling.max if scaling.max is not None else scaling.min
+        assert max(1, scaling.min) <= event.replicas <= most, f"{event.model} is scaled to {event.replicas}"
+
+
+ALWAYS: list[Callable[[World], None]] = [
+    no_double_holding,
+    index_follows_facts,
+    really_free,
+    placed_where_it_may,
+    once_each,
+    failures_wait,
+    nothing_busy_is_evicted,
+    scaled_within_limits,
+]
