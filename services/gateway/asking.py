@@ -13,7 +13,8 @@ from .adapters.upstream import Abandoned, Connection, UpstreamFailure
 from .call import Call
 from .core import errors
 from .core.choice import choose, retry_after
-from .core.errors import Fault, fault_in
+from .core.engine_errors import fault_in
+from .core.errors import Fault
 from .metering import Meter
 from .projections import Routes, Target
 
@@ -132,8 +133,8 @@ class Engines:
     def refusal(self, fault: Fault) -> Exception:
         """Whether an engine's error is about the request (a Fault) or about the endpoint (Retryable)."""
         if fault.status in ELSEWHERE or not 400 <= fault.status < 500:
-            told = errors.upstream_failed(fault.status, fault.message)
-            return Retryable(f"status {fault.status}", told, fault.status not in SATURATED)
+            status = fault.status
+            return Retryable(f"status {status}", errors.upstream_failed(status), status not in SATURATED)
         return fault
 
     def _fault_of(self, failure: UpstreamFailure) -> Fault:
@@ -143,7 +144,7 @@ class Engines:
             return errors.deadline(self._deadline_s)
         if failure.kind == "stalled":
             return errors.stalled(self._stall_s)
-        return errors.upstream_failed(None, None)
+        return errors.upstream_failed(None)
 
     def end(self) -> None:
         """This gateway stops: end what is still being answered, so that clients are told before they are cut off."""

@@ -19,10 +19,11 @@ from .asking import Engines, Retryable
 from .call import Call
 from .checks import Checks, fits
 from .core import body as bodies
-from .core import errors
+from .core import errors, messages
 from .core.body import Asked, Readable
 from .core.dialects import Events, Spoken
-from .core.errors import Fault, event_of, fault_in
+from .core.engine_errors import fault_in
+from .core.errors import Fault, event_of
 from .core.kinds import Kind
 from .core.protocols.events import BadStream
 from .core.raw import present
@@ -98,14 +99,17 @@ class Completions:
         key = self._door.authenticate(call, "client")
         meter = Meter(self._spool, self._rates, call, kind, key)
         body = await call.body(self._max_body_bytes)
+        media = messages.media(body)
         spoken = None
         if kind.dialect is not None:
             spoken = kind.dialect(body, call.request_id.removeprefix("req-"))
             call.warn(spoken.warnings)
             body = spoken.body
-        asked = bodies.read(body, kind.content)
+        asked = bodies.read(body, kind.content, spoken is not None)
         served = open_to(self._routes, key, asked.model)
         _check_bounds(asked, served, kind)
+        if media is not None and served.route.capabilities and "vision" not in served.route.capabilities:
+            raise errors.media_not_taken(served.route.model, media[1], media[0])
         meter.about(asked.model, served.route.model, bool(asked.stream), len(body))
         try:
             self._admit(call, key)
@@ -115,6 +119,8 @@ class Completions:
                 raise errors.too_deep() from None
             await self._ask(call, kind, meter, asked, served, body, spoken)
         except Fault as fault:
+            if fault.code == "context_length_exceeded":
+                fault.param = kind.text
             meter.close(_status_of(fault), fault.status)
             raise
         except Abandoned:

@@ -15,18 +15,38 @@ import msgspec
 
 from libs.events.policy import Segment, Span
 
+from . import messages
 from .errors import Fault, bad_body, too_deep
 from .raw import ABSENT, present
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+_Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Object = dict[str, msgspec.Raw]
 
 
 class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
+class _Function(msgspec.Struct):
+    name: str
+
+
+class _Tool(msgspec.Struct):
+    type: str = "function"
+    function: _Function | None = None
+
+
+class _Format(msgspec.Struct):
+    type: str
+
+
 class Asked(msgspec.Struct):
-    """What the gateway reads of a completion request, chat or not."""
+    """What the gateway reads of a completion request, chat or not.
+
+    Most fields are here for their types only: engines answer a wrong one with an exception of their own.
+    """
 
     model: str
     stream: bool | None = None
@@ -37,6 +57,24 @@ class Asked(msgspec.Struct):
     prompt: msgspec.Raw = ABSENT
     input: msgspec.Raw = ABSENT
     query: msgspec.Raw = ABSENT
+    temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    top_p: _Share | None = None
+    min_p: _Share | None = None
+    top_k: int | None = None
+    n: Annotated[int, msgspec.Meta(ge=1, le=128)] | None = None
+    stop: str | list[str] | None = None
+    seed: _Seed | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logprobs: bool | int | None = None
+    top_logprobs: _Count | None = None
+    logit_bias: _Object | list[msgspec.Raw] | None = None
+    tools: list[_Tool] | None = None
+    tool_choice: str | _Object | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: _Format | None = None
+    reasoning_effort: str | None = None
+    user: str | None = None
 
     @property
     def wants_usage(self) -> bool:
@@ -51,15 +89,18 @@ class Asked(msgspec.Struct):
 
 
 _asked = msgspec.json.Decoder(Asked)
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_fields = msgspec.json.Decoder(_Object)
+_prompt = msgspec.json.Decoder(str | list[str | int | list[int]])
 _AT = re.compile(r" - at `\$\.?(.*)`$")
+_INDEX = re.compile(r"\[([0-9]+)\]")
 _MISSING = re.compile(r"missing required field `(.+?)`")
 
 
-def read(body: bytes, content: str | None) -> Asked:
+def read(body: bytes, content: str | None, translated: bool = False) -> Asked:
     """The request in ``body``, whose text is in the field ``content`` (``messages``, ``prompt``, ...; None: in any).
 
-    Raises Fault (400) naming the field that is wrong.
+    What was ``translated`` here has messages of our own, which are not looked at again. Raises Fault (400) naming
+    the field that is wrong.
     """
     try:
         if not body.isascii():
@@ -76,14 +117,18 @@ def read(body: bytes, content: str | None) -> Asked:
     value: msgspec.Raw = getattr(asked, content)
     if not present(value):
         raise bad_body(f"Missing required parameter: '{content}'.", param=content, code="missing_required_parameter")
-    if content == "messages":
-        start = bytes(memoryview(value)[:64])
-        if not start.startswith(b"["):
-            raise bad_body(
-                "Invalid type for 'messages': send an array of messages.", param="messages", code="invalid_type"
-            )
-        if start[1:].lstrip().startswith(b"]"):
-            raise bad_body("'messages' is empty: send at least one message.", param="messages", code="empty_array")
+    if not translated:
+        try:
+            if content == "messages":
+                messages.check(value)
+            elif content == "prompt":
+                _prompt.decode(value)
+        except msgspec.ValidationError as error:
+            raise _named(str(error), content) from None
+        except msgspec.DecodeError as error:
+            raise _not_json(error) from None
+        except RecursionError:
+            raise too_deep() from None
     return asked
 
 
@@ -92,17 +137,17 @@ def _not_json(error: Exception) -> Fault:
     return bad_body(f"The body is not valid JSON: {said}. Send one JSON object.", code="invalid_json")
 
 
-def _named(problem: str) -> Fault:
-    """msgspec's words about a wrong value, as OpenAI would put them."""
-    if missing := _MISSING.search(problem):
-        name = missing.group(1)
-        return bad_body(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
+def _named(problem: str, inside: str = "") -> Fault:
+    """msgspec's words about a wrong value, as OpenAI would put them; ``inside`` is the field it was found in."""
     where = _AT.search(problem)
-    said = _AT.sub("", problem)
-    if where and where.group(1):
-        name = where.group(1)
-        return bad_body(f"Invalid value for '{name}': {_lower(said)}.", param=name, code="invalid_type")
-    return bad_body(f"The body must be one JSON object: {_lower(said)}.", code="invalid_type")
+    at = ".".join(filter(None, (inside, _INDEX.sub(r".\1", where.group(1)).strip(".") if where else "")))
+    if missing := _MISSING.search(problem):
+        name = f"{at}.{missing.group(1)}" if at else missing.group(1)
+        return bad_body(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
+    said = _lower(_AT.sub("", problem))
+    if at:
+        return bad_body(f"Invalid value for '{at}': {said}.", param=at, code="invalid_type")
+    return bad_body(f"The body must be one JSON object: {said}.", code="invalid_type")
 
 
 def _lower(text: str) -> str:

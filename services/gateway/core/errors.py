@@ -162,6 +162,27 @@ def capability_missing(model: str, wanted: str, capabilities: Iterable[str]) -> 
     )
 
 
+def media_not_taken(model: str, what: str, at: str) -> Fault:
+    return Fault(
+        400,
+        "unsupported_content",
+        f"The model '{model}' reads text only, and {at} holds {what}. Leave it out, or ask a model that has the "
+        "capability 'vision'.",
+        param=at,
+    )
+
+
+def context_exceeded(said: str, param: str | None) -> Fault:
+    """Anthropic's clients look for its first words, OpenAI's for the code."""
+    words = said.strip().rstrip(".")
+    return Fault(
+        400,
+        "context_length_exceeded",
+        f"The prompt is too long{f': {words}' if words else ''}. Send less, or ask for fewer tokens.",
+        param=param,
+    )
+
+
 def too_many_tokens(field: str, asked: int, limit: int, model: str) -> Fault:
     return Fault(
         400,
@@ -301,53 +322,28 @@ def upstream_broken() -> Fault:
     )
 
 
-def upstream_failed(status: int | None, message: str | None) -> Fault:
-    """The last engine that was tried answered with a failure of its own."""
-    said = f": {message}" if message else "."
+def upstream_failed(status: int | None) -> Fault:
+    """The last engine that was tried failed. What it said of itself is in its own log, and no client's matter."""
     if status in (429, 503):
         return Fault(
-            503, "upstream_overloaded", f"The engine is overloaded{said}", kind="server_error", retry_after_s=2
+            503,
+            "upstream_overloaded",
+            "The engine is overloaded. Try again in a moment.",
+            kind="server_error",
+            retry_after_s=2,
         )
-    return Fault(502, "upstream_error", f"The engine failed{said}", kind="server_error")
+    said = f" with status {status}" if status is not None else ""
+    return Fault(
+        502,
+        "upstream_error",
+        f"The engine failed{said}. Try again; when it goes on, tell your administrator the request id.",
+        kind="server_error",
+    )
 
 
-class _UpstreamError(msgspec.Struct):
-    message: str | None = None
-    type: str | None = None
-    code: str | int | float | None = None
-    param: str | None = None
-
-
-class _UpstreamBody(msgspec.Struct):
-    error: _UpstreamError | str | None = None
-    message: str | None = None
-    object: str | None = None
-    detail: Any = None
-
-
-_upstream_body = msgspec.json.Decoder(_UpstreamBody)
-
-
-def fault_in(payload: bytes, status: int) -> Fault:
-    """The engine's own words about a request it would not take, in OpenAI's envelope.
-
-    ``payload`` is an error body or an error event; ``status`` is used where it says none itself.
-    """
-    try:
-        body = _upstream_body.decode(payload)
-    except (msgspec.DecodeError, msgspec.ValidationError):
-        return Fault(status, None, payload[:500].decode("utf-8", "replace").strip() or f"The engine said {status}.")
-    error = body.error
-    if isinstance(error, str):
-        return Fault(status, None, error)
-    if error is None:
-        detail = body.detail if isinstance(body.detail, str) else None
-        return Fault(status, None, body.message or detail or f"The engine said {status}.")
-    code = error.code
-    if isinstance(code, (int, float)):
-        # llama.cpp and vLLM put the HTTP status there.
-        if 400 <= code <= 599:
-            status = int(code)
-        code = None
-    kind = error.type or ("server_error" if status >= 500 else "invalid_request_error")
-    return Fault(status, code, error.message or f"The engine said {status}.", kind=kind, param=error.param)
+def refused_unsaid(status: int) -> Fault:
+    return Fault(
+        status,
+        None,
+        "The engine refused this request and gave no reason that can be passed on; check the types of its fields.",
+    )

@@ -25,6 +25,11 @@ class Kind(NamedTuple):
     limit: str | None = None
     """What the client calls ``max_tokens``, where it is called otherwise."""
 
+    @property
+    def text(self) -> str:
+        """The client's field with the text."""
+        return "input" if self.limit == "max_output_tokens" else self.content or "prompt"
+
 
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 

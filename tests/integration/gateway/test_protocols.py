@@ -194,6 +194,68 @@ def _known(gateway: Client, key: str) -> bool:
     return gateway.service._keys.get(hashlib.sha256(key.encode()).hexdigest()) is not None
 
 
+PNG = "iVBORw0KGgo="
+IMAGES: list[tuple[str, str, dict[str, Any]]] = [
+    (
+        "/v1/chat/completions",
+        "messages.0.content.0",
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:;base64,"}}]}]},
+    ),
+    (
+        "/v1/messages",
+        "messages.0.content.0",
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
+                    ],
+                }
+            ]
+        },
+    ),
+    (
+        "/v1/responses",
+        "input.0.content.0",
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": f"data:;base64,{PNG}"}]}]},
+    ),
+]
+
+
+async def test_a_model_that_reads_text_only_is_sent_nothing_else(
+    gateway: Client, world: World, sim_engine: SimEngine
+) -> None:
+    await world.route(sim_engine, model="blind", capabilities=("chat",))
+    await world.route(sim_engine, capabilities=("chat", "vision"))
+    await eventually(lambda: _listed(gateway, "blind"))
+    for path, at, fields in IMAGES:
+        refused = await gateway.send("POST", path, asked(path, **fields, model="blind"))
+        assert refused.status == 400, refused.body
+        assert at in refused.error["message"]
+        if path != "/v1/messages":
+            assert (refused.error["code"], refused.error["param"]) == ("unsupported_content", at)
+        assert (await gateway.send("POST", path, asked(path, **fields))).status == 200
+
+
+async def _listed(gateway: Client, model: str) -> bool:
+    return (await gateway.send("GET", f"/v1/models/{model}")).status == 200
+
+
+async def test_a_prompt_over_the_context_is_told_by_a_code(gateway: Client) -> None:
+    many = "word " * 40_000
+    for path in GENERATING:
+        fields = {"messages": [{"role": "user", "content": many}], "prompt": many, "input": many}
+        body = {name: fields.get(name, value) for name, value in asked(path).items()}
+        for stream in (False, True):
+            refused = await gateway.send("POST", path, body | {"stream": stream})
+            assert refused.status == 400, (path, refused.body)
+            assert "prompt is too long" in refused.error["message"]
+            if path != "/v1/messages":
+                assert refused.error["code"] == "context_length_exceeded"
+                assert refused.error["param"] in body
+
+
 async def test_what_had_no_effect_is_said(gateway: Client) -> None:
     response = await gateway.send("POST", "/v1/messages", asked("/v1/messages", service_tier="auto"))
     assert response.status == 200

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from libs.events.policy import Segment, Span
 from services.gateway.core.body import MOST_SEGMENTS, asking_usage, edited, read, readable
 from services.gateway.core.errors import Fault
+from services.gateway.core.messages import media
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -41,6 +42,28 @@ def test_what_is_read() -> None:
         ({"messages": None}, "messages", "Missing required parameter"),
         ({"messages": "hi"}, "messages", "send an array"),
         ({"messages": []}, "messages", "at least one message"),
+        ({"messages": [3]}, "messages.0", "expected `object`"),
+        ({"messages": [{"content": "x"}]}, "messages.0.role", "Missing required parameter"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content", "send text"),
+        ({"messages": [{"role": "user", "content": {}}]}, "messages.0.content", "send text"),
+        ({"messages": [{"role": "user", "content": [{"type": 1}]}]}, "messages.0.content.0.type", "expected `str`"),
+        ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages.0.content.0", "`type`"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text", "needs a text"),
+        ({"messages": [{"role": "assistant", "tool_calls": {}}]}, "messages.0.tool_calls", "expected `array"),
+        ({"temperature": "hot"}, "temperature", "expected `float"),
+        ({"temperature": -1}, "temperature", ">= 0"),
+        ({"top_p": 1.5}, "top_p", "<= 1"),
+        ({"n": 0}, "n", ">= 1"),
+        ({"stop": 3}, "stop", "expected `str"),
+        ({"stop": ["a", 3]}, "stop.1", "expected `str`"),
+        ({"seed": "x"}, "seed", "expected `int"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools.0.function.name", "Missing required"),
+        ({"tools": {}}, "tools", "expected `array"),
+        ({"tool_choice": 3}, "tool_choice", "expected `str"),
+        ({"response_format": "json"}, "response_format", "expected `object"),
+        ({"logit_bias": 3}, "logit_bias", "expected"),
+        ({"parallel_tool_calls": 1}, "parallel_tool_calls", "expected `bool"),
+        ({"user": 3}, "user", "expected `str"),
     ],
 )
 def test_a_wrong_field_is_named(change: dict[str, Any], param: str, words: str) -> None:
@@ -208,3 +231,28 @@ def test_an_edit_that_fits_nowhere_is_an_error(path: str) -> None:
     read_of = readable(json.dumps(MIXED).encode())
     with pytest.raises((LookupError, ValueError, TypeError)):
         read_of.edit([Span(path=path, start=0, end=1, replacement="")])
+
+
+PIXEL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, PIXEL]}]}, "messages.0.content.1"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages.0.content.0"),
+        (
+            {"messages": [{"content": [{"type": "tool_result", "content": [{"type": "image", "source": {}}]}]}]},
+            "messages.0.content.0.content.0",
+        ),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input.0.content.0"),
+        ({"messages": [{"content": [{"type": "document", "source": {"type": "base64"}}]}]}, "messages.0.content.0"),
+        ({"messages": [{"content": [{"type": "document", "source": {"type": "text"}}]}]}, None),
+        ({"messages": [{"content": 'what is "type": "image"?'}]}, None),
+        ({"messages": [{"content": [{"type": "text", "text": "x"}]}]}, None),
+        ({"messages": 3, "input": [3, {"content": [3]}], "x": {"type": "image"}}, None),
+    ],
+)
+def test_parts_that_are_no_text_are_found_in_every_protocol(body: dict[str, Any], found: str | None) -> None:
+    where = media(json.dumps(body).encode())
+    assert (where[0] if where else None) == found

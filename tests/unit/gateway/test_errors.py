@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from services.gateway.core import errors
-from services.gateway.core.errors import body_of, event_of, fault_in
+from services.gateway.core.engine_errors import fault_in
+from services.gateway.core.errors import body_of, event_of
 
 
 def test_the_envelope() -> None:
@@ -34,18 +36,70 @@ def test_a_rule_is_named_and_nothing_of_the_text() -> None:
     assert "strict" in message
 
 
+LONG = "This model's maximum context length is 4096 tokens. However, you requested 5000."
+
+
 @pytest.mark.parametrize(
-    ("payload", "status", "message", "code"),
+    ("payload", "status", "words", "code"),
     [
-        (b'{"error":{"code":400,"message":"too long","type":"exceed_context_size_error"}}', 400, "too long", None),
-        (b'{"error":{"message":"no","type":"server_error","code":"x"}}', 502, "no", "x"),
-        (b'{"error":"plain"}', 502, "plain", None),
-        (b'{"object":"error","message":"vllm says","code":400}', 502, "vllm says", None),
-        (b'{"detail":"starlette says"}', 502, "starlette says", None),
-        (b"<html>", 502, "<html>", None),
-        (b"", 502, "The engine said 502.", None),
+        (
+            b'{"error":{"message":"\'role\' is missing","type":"BadRequestError","param":"messages"}}',
+            400,
+            "'role'",
+            None,
+        ),
+        (b'{"error":{"message":"no","type":"server_error","code":"x"}}', 502, "The engine failed", "upstream_error"),
+        (b'{"error":"plain"}', 400, "plain", None),
+        (b'{"object":"error","message":"vllm says","code":400}', 400, "vllm says", None),
+        (b'{"detail":"starlette says"}', 422, "starlette says", None),
+        (b"<html>", 400, "gave no reason", None),
+        (b"", 400, "gave no reason", None),
+        (b"", 502, "The engine failed", "upstream_error"),
     ],
 )
-def test_what_an_engine_said(payload: bytes, status: int, message: str, code: str | None) -> None:
-    fault = fault_in(payload, 502)
-    assert (fault.status, fault.message, fault.code) == (status, message, code)
+def test_what_an_engine_said(payload: bytes, status: int, words: str, code: str | None) -> None:
+    fault = fault_in(payload, status)
+    assert (fault.status, fault.code) == (status, code)
+    assert words in fault.message
+
+
+@pytest.mark.parametrize("status", [400, 500])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[json.exception.type_error.302] type must be string, but is number",
+        "Traceback (most recent call last): File",
+        "1 validation error:\n {'type': 'int', 'loc': ('body')} File \"/opt/vllm/serving_chat.py\", line 12",
+        "KeyError('content')",
+        "CUDA error: device-side assert triggered",
+        "terminate called after throwing an instance of std::runtime_error",
+    ],
+)
+def test_an_engines_exceptions_are_no_clients_matter(said: str, status: int) -> None:
+    fault = fault_in(json.dumps({"error": {"message": said, "code": status}}).encode(), status)
+    assert fault.status == status
+    assert not any(word in fault.message for word in said.split() if len(word) > 6)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        ({"message": "request (9 tokens) exceeds", "type": "exceed_context_size_error", "code": 400}, 400),
+        ({"message": LONG, "type": "BadRequestError", "code": 400}, 400),
+        ({"message": "The input (5000 tokens) is longer than the model's context length (4096 tokens)."}, 400),
+        ({"message": "the request exceeds the available context size. try increasing it"}, 500),
+        ({"message": "Prompt length (5000) exceeds maximum input length (4096)"}, 500),
+        ({"message": "prompt is too long: 5000 tokens > 4096 maximum", "type": "invalid_request_error"}, 400),
+    ],
+)
+def test_a_prompt_over_the_context_has_one_code(error: dict[str, Any], status: int) -> None:
+    fault = fault_in(json.dumps({"error": error}).encode(), status)
+    assert (fault.status, fault.code) == (400, "context_length_exceeded")
+    assert "prompt is too long" in fault.message
+    assert str(error["message"])[1:20] in fault.message
+
+
+@pytest.mark.parametrize("said", ["image input is not supported - hint: mmproj", "m is not a multimodal model"])
+def test_parts_that_are_no_text_are_the_requests_fault(said: str) -> None:
+    fault = fault_in(json.dumps({"error": {"message": said, "code": 500}}).encode(), 500)
+    assert (fault.status, fault.code) == (400, "unsupported_content")

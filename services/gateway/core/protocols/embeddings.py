@@ -10,7 +10,7 @@ from __future__ import annotations
 import array
 import base64
 import sys
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -37,7 +37,21 @@ def wanted(body: Json) -> Wanted:
         raise wrong("dimensions", dimensions, "a whole number above 0")
     if body.get("input") in (None, "", []):
         raise unmappable("input", "send the text to embed, or a list of texts; nothing was found")
+    _check(body["input"])
     return Wanted(chosen or "float", dimensions)
+
+
+def _check(given: Any) -> None:
+    """A text, or a list of texts, token ids or lists of them; an engine's own objects (an image, say) pass."""
+    if not isinstance(given, list):
+        if not isinstance(given, str):
+            raise wrong("input", given, "a text or a list of texts")
+        return
+    for n, one in enumerate(given):
+        if isinstance(one, bool) or not isinstance(one, str | int | list | dict):
+            raise wrong(f"input.{n}", one, "a text or token ids")
+        if isinstance(one, list) and not all(isinstance(token, int) for token in one):
+            raise wrong(f"input.{n}", one, "token ids only")
 
 
 def request(body: bytes) -> tuple[Wanted, bytes]:

@@ -86,13 +86,14 @@ class _Request:
             # The answer goes on where the client's last message ends: vLLM's and SGLang's names for it.
             out |= {"continue_final_message": True, "add_generation_prompt": False}
         if body.get("stop_sequences"):
-            out["stop"] = items(body["stop_sequences"], "stop_sequences")
+            stops = items(body["stop_sequences"], "stop_sequences")
+            out["stop"] = [text(stop, f"stop_sequences.{n}") for n, stop in enumerate(stops)]
         self._tools(out)
         self._output(out)
         metadata = fields(body.get("metadata") or {}, "metadata")
         left_out(metadata, ("user_id",), "metadata", self._warnings)
         if metadata.get("user_id") is not None:
-            out["user"] = metadata["user_id"]
+            out["user"] = text(metadata["user_id"], "metadata.user_id")
         return Translated(out, self._warnings)
 
     # what the answer should be
@@ -144,6 +145,7 @@ class _Request:
             elif kind not in ("adaptive", "between_tools"):
                 raise unmappable("thinking.type", f"{kind!r} is none of enabled, disabled, adaptive")
         if effort := config.get("effort"):
+            text(effort, "output_config.effort")
             out["reasoning_effort"] = "high" if effort in ("xhigh", "max") else effort
         form, at = config.get("format"), "output_config.format"
         if form is None:

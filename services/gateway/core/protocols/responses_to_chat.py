@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .fields import Json, Translated, fields, items, left_out, missing, text, unmappable
+from .fields import Json, Translated, fields, items, left_out, missing, number, text, unmappable
 from .thinking import Thinking
 
 _SAME = ("model", "stream", "temperature", "top_p", "parallel_tool_calls", "user", "top_k")
@@ -84,7 +84,7 @@ class _Request:
         self._input()
         out["messages"] = self._messages
         if body.get("max_output_tokens") is not None:
-            out["max_tokens"] = body["max_output_tokens"]
+            out["max_tokens"] = number(body["max_output_tokens"], "max_output_tokens")
         self._tools(out)
         self._output(out)
         return Translated(out, self._warnings)
@@ -124,7 +124,7 @@ class _Request:
         reasoning = fields(self._body.get("reasoning") or {}, "reasoning")
         left_out(reasoning, ("effort", "summary", "generate_summary"), "reasoning", self._warnings)
         if reasoning.get("effort") is not None:
-            out["reasoning_effort"] = reasoning["effort"]
+            out["reasoning_effort"] = text(reasoning["effort"], "reasoning.effort")
 
     # what was said
 

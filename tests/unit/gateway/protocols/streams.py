@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from services.gateway.core.errors import event_of, fault_in
+from services.gateway.core.engine_errors import fault_in
+from services.gateway.core.errors import event_of
 from services.gateway.core.protocols.chat_to_message import MessageEvents, MessageShape
 from services.gateway.core.protocols.chat_to_response import ResponseEvents, shape_of
 from services.gateway.core.protocols.message_to_chat import ChatOfMessageEvents

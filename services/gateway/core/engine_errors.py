@@ -1,0 +1,92 @@
+"""What an engine says when it does not answer, and what of it is the client's business."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from .errors import Fault, context_exceeded, refused_unsaid, upstream_failed
+
+
+class _UpstreamError(msgspec.Struct):
+    message: str | None = None
+    type: str | None = None
+    code: str | int | float | None = None
+    param: str | None = None
+
+
+class _UpstreamBody(msgspec.Struct):
+    error: _UpstreamError | str | None = None
+    message: str | None = None
+    object: str | None = None
+    detail: Any = None
+
+
+_upstream_body = msgspec.json.Decoder(_UpstreamBody)
+
+
+_INTERNAL = re.compile(
+    r"\[json\.exception|Traceback|terminate called|\bstd::|\.(?:py|cpp|cu|h)\b[:\"', ]|0x[0-9a-f]{6,}|"
+    r"\bline [0-9]+\b|\b\w*(?:Exception|Error)\(|\b(?:Type|Key|Value|Index|Attribute|Runtime|Assertion)Error\b|"
+    r"CUDA|<html|<!DOCTYPE",
+    re.IGNORECASE,
+)
+"""Signs of text that was written for who made the engine."""
+_CONTEXT = re.compile(
+    r"exceed_context|context_length_exceeded|context (?:length|size|window)|longer than the model|max_model_len|"
+    r"max_seq_len|maximum (?:input|sequence|model) length|(?:prompt|input) is too (?:long|large)|"
+    r"prompt length .{0,40}exceed",
+    re.IGNORECASE,
+)
+_NO_MEDIA = re.compile(
+    r"(?:image|audio|video|multi-?modal).{0,40}not supported|not a multi-?modal|"
+    r"not support .{0,20}(?:image|audio|video|multi-?modal)|at most 0 (?:image|audio|video)",
+    re.IGNORECASE,
+)
+MESSAGE_CHARACTERS = 500
+"""More of an engine's sentence is not passed on: validators put the whole request into theirs."""
+
+
+def fault_in(payload: bytes, status: int) -> Fault:
+    """What an engine said about a request it would not take, in OpenAI's envelope.
+
+    ``payload`` is an error body or an error event; ``status`` is used where it says none itself. Only what is
+    about the request is passed on in the engine's words; a prompt that is too long and parts that are no text have
+    a code of their own, whatever the engine calls them.
+    """
+    try:
+        body = _upstream_body.decode(payload)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return _told(status, payload[:MESSAGE_CHARACTERS].decode("utf-8", "replace").strip(), _UpstreamError())
+    error = body.error
+    if isinstance(error, str) or error is None:
+        detail = body.detail if isinstance(body.detail, str) else None
+        said = error if isinstance(error, str) else body.message or detail
+        return _told(status, said, _UpstreamError())
+    if isinstance(error.code, (int, float)):
+        # llama.cpp and vLLM put the HTTP status there.
+        if 400 <= error.code <= 599:
+            status = int(error.code)
+        error.code = None
+    return _told(status, error.message, error)
+
+
+def _told(status: int, said: str | None, error: _UpstreamError) -> Fault:
+    said = said or ""
+    if status in (400, 413, 422, 500) and _CONTEXT.search(f"{said} {error.type} {error.code}"):
+        return context_exceeded("" if _INTERNAL.search(said) else said[:MESSAGE_CHARACTERS], error.param)
+    if status in (400, 415, 422, 500, 501) and _NO_MEDIA.search(said):
+        return Fault(
+            400, "unsupported_content", "The model behind this name reads text only: leave out everything else."
+        )
+    if status >= 500:
+        fault = upstream_failed(status)
+        fault.status = status
+        return fault
+    if not said or _INTERNAL.search(said):
+        return refused_unsaid(status)
+    code = error.code if isinstance(error.code, str) else None
+    kind = error.type or "invalid_request_error"
+    return Fault(status, code, said[:MESSAGE_CHARACTERS], kind=kind, param=error.param)
