@@ -190,7 +190,7 @@ def decisions_after_facts(cluster: Cluster, facts: int) -> list[float]:
 def node_death(cluster: Cluster) -> tuple[float, int]:
     """A machine is lost: how long until everything it ran is placed elsewhere, and how many replicas that is."""
     machine_id = cluster.nodes[len(cluster.nodes) // 2]
-    cluster.hearing[machine_id] = Heard(silent_ms=9000)
+    cluster.hearing = cluster.hearing | {machine_id: Heard(silent_ms=9000)}
     running = len(cluster.state.held.get(machine_id, ()))
     began = time.perf_counter()
     cluster.settle()

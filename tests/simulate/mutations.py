@@ -151,7 +151,7 @@ def _stale_table() -> list[Patch]:
     refresh = candidates.Table.refresh
 
     def once(self: candidates.Table, *args: Any) -> None:
-        if not self._versions:
+        if self._seen < 0:
             refresh(self, *args)
 
     return [(candidates.Table, "refresh", once)]

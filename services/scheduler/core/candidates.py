@@ -18,7 +18,7 @@ from libs.events.model import ModelSpec, Profile
 from .checks import CHANGING, Query, query, rejections
 from .devices import Chosen
 from .hearing import Hearing
-from .room import Room, usable_memory_mb
+from .room import Room, rack_of, usable_memory_mb
 from .state import Machine, State
 
 TABLES_KEPT = 256
@@ -37,6 +37,9 @@ WORTH = {
 """What a score part counts for: weights already there save minutes, and replicas on one node fail together, which
 weighs more than that one failed there lately until it has failed four times."""
 
+UNKNOWN_THERE = WORTH["history"] + WORTH["spread"] + WORTH["racks"]
+"""What those parts are worth of a machine the model has nothing to do with."""
+
 
 class Fit(msgspec.Struct, frozen=True):
     """A machine that can take the shard, with what does not depend on whose replica it is."""
@@ -44,6 +47,9 @@ class Fit(msgspec.Struct, frozen=True):
     devices: tuple[str, ...]
     scores: dict[str, float]
     total: float
+    rack: str
+    rank: float
+    """Less is better; of a model that neither runs nor failed there, nor runs in its rack."""
 
 
 Entry = Fit | dict[str, str]
@@ -78,7 +84,7 @@ class Table:
     def __init__(self, wanted: Need, generations: Iterator[int]) -> None:
         self._need = wanted
         self._generations = generations
-        self._versions: dict[str, tuple[int, int]] = {}
+        self._seen = -1
         self.fits: dict[str, Fit] = {}
         self.turned: dict[str, dict[str, str]] = {}
         self.counts: dict[str, int] = {}
@@ -91,24 +97,22 @@ class Table:
 
     def refresh(self, state: State, room: Room, hearing: Hearing | None) -> None:
         machines = state.facts.machines
-        spans = self._need.profile.nodes > 1
-        if spans and self._registered != state.registered:
+        stale = state.stirred.since(self._seen) if self._seen >= 0 else None
+        if self._need.profile.nodes > 1 and self._registered != state.registered:
             # Who is on whose fabric depends on what other machines say of it.
-            self._versions.clear()
+            stale = None
             self._registered = state.registered
-        version = room.version
-        stale = [machine_id for machine_id in machines if self._versions.get(machine_id) != version(machine_id)]
-        for machine_id in {*stale, *self._changing}:
-            self._set(machine_id, look(state, machines[machine_id], self._need, room, hearing))
-            self._versions[machine_id] = version(machine_id)
+        self._seen = state.stirred.count
+        for machine_id in machines if stale is None else {*stale, *self._changing}:
+            self._set(machine_id, *look(state, machines[machine_id], self._need, room, hearing))
 
     def again(self, state: State, machine_id: str, room: Room, hearing: Hearing | None) -> Fit | None:
         """Look once more at a machine about to be chosen: what telemetry says may have changed."""
-        entry = look(state, state.facts.machines[machine_id], self._need, room, hearing)
-        self._set(machine_id, entry)
+        entry, changing = look(state, state.facts.machines[machine_id], self._need, room, hearing)
+        self._set(machine_id, entry, changing)
         return entry if isinstance(entry, Fit) else None
 
-    def _set(self, machine_id: str, entry: Entry) -> None:
+    def _set(self, machine_id: str, entry: Entry, changing: bool) -> None:
         if self.turned.get(machine_id) == entry:
             return
         self.generation = next(self._generations)
@@ -122,7 +126,7 @@ class Table:
         self.turned[machine_id] = entry
         for check in entry:
             self.counts[check] = self.counts.get(check, 0) + 1
-        if entry.keys() <= CHANGING:
+        if changing:
             self._changing.add(machine_id)
 
 
@@ -146,8 +150,8 @@ class Tables:
         return table
 
 
-def look(state: State, machine: Machine, wanted: Need, room: Room, hearing: Hearing | None) -> Entry:
-    """One machine, for one need."""
+def look(state: State, machine: Machine, wanted: Need, room: Room, hearing: Hearing | None) -> tuple[Entry, bool]:
+    """One machine, for one need; and whether what telemetry says alone may change that it is turned away."""
     machine_id = machine.facts.machine_id
     asked = query(
         machine,
@@ -161,7 +165,13 @@ def look(state: State, machine: Machine, wanted: Need, room: Room, hearing: Hear
         regions=wanted.regions,
         gang=_apart(state, machine_id) if wanted.profile.nodes > 1 else None,
     )
-    return rejections(asked) or _fit(asked)
+    turned = rejections(asked)
+    if not turned:
+        return _fit(asked), False
+    if not turned.keys() <= CHANGING:
+        return turned, False
+    held_by_others = sum(gpu.gpu_class == asked.profile.gpu_class for gpu in asked.free.gpus) > len(asked.gpus)
+    return turned, "disk" in turned or held_by_others
 
 
 def _apart(state: State, machine_id: str) -> str | None:
@@ -189,4 +199,5 @@ def _fit(asked: Query) -> Fit:
         **(chosen.scores if chosen is not None else {}),
     }
     total = sum(WORTH[part] * score for part, score in scores.items())
-    return Fit(chosen.devices if chosen is not None else (), scores, total)
+    devices = chosen.devices if chosen is not None else ()
+    return Fit(devices, scores, total, rack_of(machine), -round(total + UNKNOWN_THERE, 6))

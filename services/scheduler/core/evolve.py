@@ -64,7 +64,7 @@ def _registered(state: State, event: MachineRegistered, position: int) -> None:
             # A card that fell ill is left, one that healed may be used.
             _touch_machine(state, event.machine_id, position)
     state.stirred[event.machine_id] = position
-    state.room = state.registered = position
+    state.room = state.registered = state.nodes = position
 
 
 def _touch_machine(state: State, machine_id: str, position: int) -> None:
@@ -83,7 +83,7 @@ def _node(change: Callable[[Machine, Any], None]) -> Callable[[State, Any, int],
             return
         change(machine, event)
         machine.position = position
-        state.room = position
+        state.room = state.nodes = position
         _touch_machine(state, event.machine_id, position)
 
     return fold

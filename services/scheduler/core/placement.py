@@ -134,8 +134,8 @@ class Search:
             for machine_id in machines:
                 machine = self._state.facts.machines.get(machine_id)
                 entry = look(self._state, machine, wanted, room, self._hearing) if machine is not None else None
-                if isinstance(entry, Fit):
-                    fits[machine_id] = entry
+                if entry is not None and isinstance(entry[0], Fit):
+                    fits[machine_id] = entry[0]
             asked = _Asked(profile, self._within_power(fits, {}, room), {})
             if profile.nodes > 1:
                 gang = self._gang(asked)
@@ -192,12 +192,11 @@ class Search:
     def _ranked(self, fits: Mapping[str, Fit], most: int) -> list[Ranked]:
         here, racks = self._company()
         failed = self._model.failed_on
-        plain = WORTH["history"] + WORTH["spread"] + WORTH["racks"]
         machines = self._state.facts.machines
         totals: list[tuple[float, str]] = []
         for machine_id, fit in fits.items():
-            if not racks and machine_id not in failed:
-                totals.append((-round(fit.total + plain, 6), machine_id))
+            if fit.rack not in racks and machine_id not in failed:
+                totals.append((fit.rank, machine_id))
             else:
                 total = fit.total + sum(
                     WORTH[part] * score

@@ -6,7 +6,7 @@ decided in the same words by whoever decides it.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -20,6 +20,9 @@ from .nodes import Decision, node_decisions
 from .room import Room
 from .state import Model, State
 from .traffic import Traffic
+
+LISTEN_AGAIN = timedelta(seconds=1)
+"""What is heard is looked at again after so long even if it is the same."""
 
 
 class _Settled(msgspec.Struct, frozen=True):
@@ -51,6 +54,8 @@ class Reconciler:
         self._settled: dict[str, _Settled] = {}
         self._tables = Tables()
         self._room: Room | None = None
+        self._heard: tuple[Hearing | None, int, datetime] | None = None
+        """What was heard, and the state of nodes, when there was last nothing to say of them."""
 
     def react(
         self, state: State, hearing: Hearing | None, now: datetime, traffic: Traffic | None = None
@@ -59,7 +64,7 @@ class Reconciler:
 
         Nodes come first and alone: the rest is decided on what they are.
         """
-        decisions = node_decisions(state, hearing, now)
+        decisions = self._nodes(state, hearing, now)
         if decisions:
             return decisions
         if self._room is None or self._room.state is not state:
@@ -86,4 +91,12 @@ class Reconciler:
                 self._settled[model.name] = _Settled(model.touched, room, now, look.due, look.reserved)
         if len(self._settled) > len(state.facts.models):
             self._settled = {name: s for name, s in self._settled.items() if name in state.facts.models}
+        return decisions
+
+    def _nodes(self, state: State, hearing: Hearing | None, now: datetime) -> list[Decision]:
+        known = self._heard
+        if known is not None and known[0] is hearing and known[1] == state.nodes and now - known[2] < LISTEN_AGAIN:
+            return []
+        decisions = node_decisions(state, hearing, now)
+        self._heard = None if decisions else (hearing, state.nodes, now)
         return decisions

@@ -154,6 +154,7 @@ def _replica_stopped(state: State, event: ReplicaStopped, position: int) -> None
         for machine in state.facts.machines.values():
             for shard_id in [s for s, orphan in machine.orphans.items() if orphan.replica_id == event.replica_id]:
                 del machine.orphans[shard_id]
+                state.stirred[machine.facts.machine_id] = position
         return
     for shard_id, shard in replica.shards.items():
         state.held.get(shard.placement.machine_id, {}).pop(shard_id, None)
@@ -202,6 +203,7 @@ def _orphan(state: State, event: ShardEvent, phase: ShardPhase, position: int) -
     if machine is None:
         return
     state.stirred[event.machine_id] = position
+    state.nodes = position
     if phase in ENDED:
         if machine.orphans.pop(event.shard_id, None) is not None:
             state.room = position

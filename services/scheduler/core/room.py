@@ -44,15 +44,13 @@ class Room:
         self._models: dict[str, Counter[str]] = {}
         self._free: dict[str, tuple[int, Free]] = {}
         self._watts: dict[str, int] | None = None
-        self._taken = 0
-        self._takes: dict[str, int] = {}
-        """Machine id to the number of the last taking there: no two rounds take the same way."""
 
     def begin(self) -> None:
         """A new round: what the last one gave away stands in the log now, or was not done."""
         for machine_id in self._given:
             self._free.pop(machine_id, None)
-        self._given, self._models, self._takes, self._watts = {}, {}, {}, None
+            self.state.stirred.stir(machine_id)
+        self._given, self._models, self._watts = {}, {}, None
 
     def supposing(self, gone: Iterable[str]) -> Room:
         """The room there would be if these shards were gone too."""
@@ -62,8 +60,7 @@ class Room:
 
     def take(self, model: str, shard: ShardPlacement) -> None:
         self._given.setdefault(shard.machine_id, []).append(shard)
-        self._taken += 1
-        self._takes[shard.machine_id] = self._taken
+        self.state.stirred.stir(shard.machine_id)
         self._free.pop(shard.machine_id, None)
         self._models.setdefault(model, Counter())[shard.machine_id] += 1
         self._watts = None
@@ -71,10 +68,6 @@ class Room:
     def given_to(self, model: str) -> Counter[str]:
         """Machine id to shards of this model given room in this round."""
         return self._models.get(model, Counter())
-
-    def version(self, machine_id: str) -> tuple[int, int]:
-        """Changes whenever what is free on a machine may have."""
-        return self.state.stirred.get(machine_id, 0), self._takes.get(machine_id, 0)
 
     def holders(self, machine_id: str) -> Iterator[ShardPlacement]:
         for shard_id, shard in self.state.held.get(machine_id, {}).items():

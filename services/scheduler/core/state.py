@@ -23,6 +23,9 @@ NodeMode = Literal["open", "cordoned", "drained", "lent"]
 
 ENDED: frozenset[ShardPhase] = frozenset({"failed", "stopped"})
 
+STIRRED_KEPT = 20_000
+"""Of the order in which machines were stirred."""
+
 RECENT = 40
 """Happenings remembered of one model, to tell its story; the log has them all."""
 
@@ -197,6 +200,38 @@ class Story:
         self.events: deque[tuple[int, Event]] = deque(maxlen=RECENT)
 
 
+class Stirred(dict[str, int]):
+    """Machine id to the sequence of the last event about it or about what it runs, and in which order they came.
+
+    Whoever read on from a place in that order (``count``) asks for what came since, and looks at nothing else.
+    """
+
+    __slots__ = ("_dropped", "_order")
+
+    def __init__(self) -> None:
+        self._order: list[str] = []
+        self._dropped = 0
+
+    def __setitem__(self, machine_id: str, position: int) -> None:
+        super().__setitem__(machine_id, position)
+        self.stir(machine_id)
+
+    def stir(self, machine_id: str) -> None:
+        """Something about a machine changed that is no event."""
+        self._order.append(machine_id)
+        if len(self._order) > 2 * STIRRED_KEPT:
+            self._dropped += STIRRED_KEPT
+            del self._order[:STIRRED_KEPT]
+
+    @property
+    def count(self) -> int:
+        return self._dropped + len(self._order)
+
+    def since(self, count: int) -> set[str] | None:
+        """Machines stirred since; None: that is too long ago to tell."""
+        return set(self._order[count - self._dropped :]) if count >= self._dropped else None
+
+
 class State:
     """The facts, and what is kept beside them to find things fast. Everything else here follows from the facts."""
 
@@ -207,6 +242,7 @@ class State:
         "facts",
         "held",
         "leaving",
+        "nodes",
         "of_model",
         "position",
         "registered",
@@ -226,8 +262,9 @@ class State:
         """Machine id to what each shard holds there until it is known to be gone."""
         self.room = 0
         """Sequence of the last event after which something may fit that did not fit before, or may be made to fit."""
-        self.stirred: dict[str, int] = {}
-        """Machine id to the sequence of the last event about it or about what it runs."""
+        self.stirred = Stirred()
+        self.nodes = 0
+        """Sequence of the last event about a machine itself, or about what nobody asked for on it."""
         self.everywhere = 0
         """Sequence of the last event that concerns every machine: where weights are served."""
         self.stories: dict[str, Story] = {}
