@@ -22,6 +22,7 @@ from .checks import Checks
 from .completions import Completions
 from .core.kinds import COMPLETIONS
 from .door import Door
+from .keepalive import KeepAlives
 from .parent import Parent, listen
 from .projections import Keys, Policies, Routes
 from .publisher import Publisher
@@ -57,6 +58,7 @@ class Gateway:
         self._checks = Checks(bus, gateway_id, settings.verdict_timeout_s)
         self._publisher = Publisher(bus, self._spool, gateway_id)
         self._engines = Engines(self._routes, settings.attempts, settings.deadline_s, settings.stall_s)
+        self._keep_alives = KeepAlives(settings.stream_keep_alive_s)
         self._door = door = Door(self._keys, self._routes, self.not_ready)
         completions = Completions(
             door=door,
@@ -66,6 +68,7 @@ class Gateway:
             spool=self._spool,
             checks=self._checks,
             engines=self._engines,
+            keep_alives=self._keep_alives,
             max_body_bytes=settings.max_body_bytes,
             forward_headers=settings.forward_headers,
         )
@@ -89,7 +92,8 @@ class Gateway:
         await self._rates.start(self._own_in_flight)
         await self._checks.start()
         self._publisher.start()
-        self._background = [asyncio.create_task(self._engines.sweep()), asyncio.create_task(self._measure())]
+        loops = (self._engines.sweep(), self._keep_alives.run(), self._measure())
+        self._background = [asyncio.create_task(one) for one in loops]
         for view in (self._policies, self._keys, self._routes):
             await view.caught_up()
         await self._http.start()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from datetime import UTC, datetime
 from typing import Any
 
-from .adapters.http import HOLD_HEAD, ON_DISCONNECT
+from .adapters.http import HOLD_HEAD, ON_DISCONNECT, WRITE_PAUSED
 from .adapters.upstream import Abandoned, Connection
 from .core.errors import Fault, Protocol, body_of, body_too_large, encoding_not_taken, protocol_of
 
@@ -19,6 +19,12 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
+SSE = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+COMMENT = b": keep-alive\n\n"
 
 MOST_WARNINGS = 16
 WARNING_CHARACTERS = 300
@@ -36,7 +42,7 @@ class Call:
     __slots__ = (
         *("_receive", "_send", "answered", "attributes", "authorization", "body_bytes", "connection", "encoding"),
         *("gone", "headers", "method", "path", "protocol", "request_id", "scope", "started", "started_at", "status"),
-        *("traceparent", "tracestate"),
+        *("delivered", "traceparent", "tracestate", "wrote_at"),
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,6 +69,11 @@ class Call:
         """Of the request's span, as OpenTelemetry's GenAI conventions name them; never text."""
         self.gone = False
         self.answered = False
+        """The head of the answer is out."""
+        self.delivered = False
+        """So is something of its body."""
+        self.wrote_at = self.started
+        """When something was last written, as ``time.perf_counter`` has it."""
         self.status = 0
         for name, value in scope["headers"]:
             if name == b"authorization":
@@ -126,7 +137,21 @@ class Call:
 
     async def write(self, data: bytes, more: bool) -> None:
         """More of the body. Waits while the client does not read."""
+        self.delivered = True
+        self.wrote_at = time.perf_counter()
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def comment(self) -> None:
+        """A line in a stream that no client takes for an event, after the head where that is not out yet.
+
+        Never waits, so it may be called between the other methods: to a client that does not read nothing is sent.
+        """
+        if self.gone or self.scope[WRITE_PAUSED]():
+            return
+        self.wrote_at = time.perf_counter()
+        if not self.answered:
+            await self.begin(200, SSE)
+        await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
 
     async def refuse(self, fault: Fault) -> None:
         """An error, in the client's protocol."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import time
+from contextlib import nullcontext
 
 import msgspec
 
@@ -13,10 +14,11 @@ from libs.events.usage import Status
 from libs.events.views import KeyView
 from libs.runtime import traces
 
+from . import metrics
 from .adapters.spool import Spool
 from .adapters.upstream import Abandoned, Connection, UpstreamFailure
 from .asking import Engines, Retryable
-from .call import Call
+from .call import SSE, Call
 from .checks import Checks, fits
 from .core import body as bodies
 from .core import errors, messages
@@ -31,17 +33,13 @@ from .core.sse import EventStream, Overlong
 from .core.usage import Used, answer_in
 from .core.windows import Refusal
 from .door import Door, Handler, open_to
+from .keepalive import KeepAlives
 from .metering import Meter
 from .projections import Applicable, Policies, Routes, Served
 from .rates import Rates
 
 log = logging.getLogger("llmgw.gateway")
 
-SSE = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 CLIENT_LEFT = 499
 """nginx's status for a client that closed the connection before there was an answer."""
@@ -63,6 +61,7 @@ class Completions:
         spool: Spool,
         checks: Checks,
         engines: Engines,
+        keep_alives: KeepAlives,
         max_body_bytes: int,
         forward_headers: tuple[str, ...],
     ) -> None:
@@ -73,6 +72,7 @@ class Completions:
         self._spool = spool
         self._checks = checks
         self._engines = engines
+        self._keep_alives = keep_alives
         self._max_body_bytes = max_body_bytes
         self._tracing = traces.recording()
         self._forward = tuple(name.lower().encode() for name in forward_headers)
@@ -117,12 +117,16 @@ class Completions:
                 body = await self._judged(call, key, asked, served, body)
             except RecursionError:
                 raise errors.too_deep() from None
-            await self._ask(call, kind, meter, asked, served, body, spoken)
+            with self._keep_alives.during(call) if asked.stream else nullcontext():
+                await self._ask(call, kind, meter, asked, served, body, spoken)
         except Fault as fault:
             if fault.code == "context_length_exceeded":
                 fault.param = kind.text
-            meter.close(_status_of(fault), fault.status)
-            raise
+            meter.close(_status_of(fault), call.status or fault.status)
+            if not call.answered:
+                raise
+            metrics.ERRORS.labels(str(fault.status)).inc()
+            await call.write(_saying(spoken).fail(fault), False)
         except Abandoned:
             meter.close("cancelled", call.status or CLIENT_LEFT)
             raise
@@ -218,7 +222,7 @@ class Completions:
                             question = await self._whole(call, meter, spoken, question, connection)
                 return
             except Retryable as problem:
-                if call.answered:
+                if call.delivered:
                     return  # the client was told in the stream
                 attempts.failed(problem)
 
@@ -240,6 +244,8 @@ class Completions:
         What is to be asked of the same engine next, None when that was all and the client has its answer.
         """
         payload = await connection.read_all(MAX_ANSWER_BYTES)
+        if call.answered:
+            raise UpstreamFailure("protocol", "the answer is no stream, and one has begun")
         answer = answer_in(payload)
         if answer is not None and present(answer.error) and not present(answer.choices):
             raise self._engines.refusal(fault_in(payload, 502))
@@ -266,11 +272,11 @@ class Completions:
     ) -> None:
         # ``events`` finds and counts what the engine sends, ``say`` makes of it what the client reads.
         events = EventStream(asked.wants_usage or spoken is not None)
-        say = spoken.events() if spoken is not None and spoken.events is not None else UNTRANSLATED
+        say = _saying(spoken)
         try:
             out = await self._passed(call, meter, events, say, connection)
         except UpstreamFailure as failure:
-            if call.answered:
+            if call.delivered:
                 fault = errors.stopping() if failure.kind == "stopping" else errors.upstream_broken()
                 await self._cut_short(call, meter, events, say, b"", fault)
             raise
@@ -348,6 +354,10 @@ class _Untranslated:
 
 
 UNTRANSLATED = _Untranslated()
+
+
+def _saying(spoken: Spoken | None) -> Events:
+    return spoken.events() if spoken is not None and spoken.events is not None else UNTRANSLATED
 
 
 def _as_far(events: EventStream, meter: Meter) -> Used:

@@ -46,6 +46,10 @@ class GatewaySettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_
     forward_headers: Annotated[
         tuple[str, ...], _meaning("Client headers passed on to engines, in lower case; credentials never are.")
     ] = ()
+    stream_keep_alive_s: Annotated[
+        float,
+        Meta(gt=0, description="A stream that is silent for so long gets a comment line, which keeps it open."),
+    ] = 15.0
     keep_alive_s: Annotated[int, Meta(ge=1, description="How long an idle client connection is kept.")] = 75
 
     def worker_directory(self, index: int) -> Path:

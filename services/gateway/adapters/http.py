@@ -19,6 +19,10 @@ HOLD_HEAD = "llmgw.hold_head"
 """Key of a scope: a function after which what is written next goes out together with what is written after it."""
 
 
+WRITE_PAUSED = "llmgw.write_paused"
+"""Key of a scope: a function that says whether the client does not take what is written to it."""
+
+
 HEAD_BYTES = 64 * 1024
 """A request's head may be so long, and what came in one piece with its end."""
 BODY_S = 60.0
@@ -120,7 +124,9 @@ class ClientConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._awaited, self._since, self._head_bytes = "head", self.loop.time(), 0
-        cast("dict[str, Any]", self.scope)[HOLD_HEAD] = self._joining.hold
+        scope = cast("dict[str, Any]", self.scope)
+        scope[HOLD_HEAD] = self._joining.hold
+        scope[WRITE_PAUSED] = self._writes_wait
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
@@ -145,6 +151,9 @@ class ClientConnection(HttpToolsProtocol):
                 if on_disconnect is not None:
                     on_disconnect()
         self._unfinished.clear()
+
+    def _writes_wait(self) -> bool:
+        return self.flow.write_paused
 
     def _late(self) -> bool:
         if self._awaited != "body" or self._answered_at is not None:

@@ -285,6 +285,12 @@ class ChatStream(Blocks):
     def begun(self, chunk: Chunk) -> None:
         """The first chunk is here."""
 
+    def begin(self, chunk: Chunk) -> None:
+        """Say ``begun`` where it was not said yet."""
+        if not self._begun:
+            self._begun = True
+            self.begun(chunk)
+
     def ended(self) -> None:
         """All blocks are closed; ``stop`` and ``used`` are what they will be."""
 
@@ -306,17 +312,13 @@ class ChatStream(Blocks):
             raise BadStream("an error in the stream")
         if chunk.usage is not None:
             self.used = chunk.usage.used()
-        if not self._begun:
-            self._begun = True
-            self.begun(chunk)
+        self.begin(chunk)
         for choice in chunk.choices or ():
             if choice.index == 0:
                 self.take(choice)
 
     def _finish(self) -> None:
-        if not self._begun:
-            self._begun = True
-            self.begun(Chunk())
+        self.begin(Chunk())
         self.end()
         self.finished = True
         self.ended()

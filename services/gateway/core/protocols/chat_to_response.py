@@ -76,7 +76,8 @@ class ResponseEvents(ChatStream):
         self._sequence = 0
 
     def fail(self, fault: Fault) -> bytes:
-        """The event that ends a stream which already has content."""
+        """The event that ends a stream; its clients want to hear of a Response before they hear that it failed."""
+        self.begin(Chunk())
         self.finished = True
         failed = _response(self._shape, self._first, "failed", self._output, self.stop, None)
         failed["error"] = {"code": "server_error", "message": fault.message}
