@@ -11,9 +11,10 @@ import msgspec
 
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
+from cli.past import TIME, events_until
 from cli.sentences import sentence
 from libs.bus import Delivery, Misconfigured
-from libs.events.contract import Contract, Event
+from libs.events.contract import Contract
 from libs.events.policy import VerdictBatch
 from libs.events.questions import SchedulerState, StateAnswer
 from libs.events.subjects import plane
@@ -143,21 +144,23 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 @events.command("replay")
+@click.option("--until", type=TIME, help="Only what happened before; nothing is compared then.")
 @on_cluster
-async def replay(cluster: Cluster) -> None:
-    """Fold the log with the scheduler's core and compare the state with the running leader's."""
+async def replay(cluster: Cluster, until: datetime | None) -> None:
+    """Fold the log with the scheduler's core and compare the state with the running leader's.
+
+    With --until: nodes and models as they were then.
+    """
     from cli.run import scheduler_fold
 
+    if until is not None:
+        past = scheduler_fold(await events_until(cluster, await last_sequence(cluster, "EVENTS"), until))
+        value = {"position": past.position, "hash": past.hash, "nodes": past.nodes(), "models": past.models()}
+        said = f"as of {until.astimezone():%Y-%m-%d %H:%M:%S}, event #{past.position}: state {past.hash}"
+        cluster.out.one(value, [*past.summary, said])
+        return
     leader = await cluster.ask(SchedulerState(), StateAnswer)
-    happened: list[tuple[int, Event]] = []
-
-    async def keep(delivery: Delivery) -> None:
-        if delivery.sequence <= leader.position and isinstance(delivery.message, Event):
-            happened.append((delivery.sequence, delivery.message))
-
-    follower = await cluster.bus.follow("EVENTS", [plane("evt")], keep)
-    await follower.reached(leader.position, timeout_s=600)
-    await follower.stop()
+    happened = await events_until(cluster, leader.position)
     found = scheduler_fold(happened)
     result = Replayed(leader.position, found.hash, leader.hash, found.hash == leader.hash)
     lines = [

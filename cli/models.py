@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import get_args
 
 import click
 import msgspec
 
 from cli.cluster import Cluster, on_cluster
+from cli.events import last_sequence
 from cli.failure import Failed
 from cli.model_plan import plan_model
+from cli.past import TIME, events_until
 from cli.plan import differences
 from libs.events.commands import (
     DefineModel,
@@ -26,6 +29,7 @@ from libs.events.commands import (
 from libs.events.explanation import Explanation
 from libs.events.model import EngineName, ModelSpec, Profile, Scaling
 from libs.events.questions import ExplainModel, ListModels, ModelExplained, ModelsAnswer
+from libs.events.refusal import Refused
 
 
 @click.group()
@@ -210,11 +214,28 @@ async def remove(cluster: Cluster, name: str) -> None:
 
 @click.command()
 @click.argument("name", metavar="MODEL")
+@click.option("--at", type=TIME, help="As of a time: worked out on the log up to then.")
 @on_cluster
-async def explain(cluster: Cluster, name: str) -> None:
+async def explain(cluster: Cluster, name: str, at: datetime | None) -> None:
     """Why a model runs where it runs, or nowhere, and what happened to it lately."""
+    if at is not None:
+        answer = await _explained_at(cluster, name, at)
+        said = f"as of {at.astimezone():%Y-%m-%d %H:%M:%S}"
+        cluster.out.one(answer, [said, *explained(answer)])
+        return
     answer = await cluster.ask(ExplainModel(model=name), ModelExplained)
     cluster.out.one(answer, explained(answer))
+
+
+async def _explained_at(cluster: Cluster, name: str, at: datetime) -> ModelExplained:
+    from cli.run import scheduler_fold
+
+    past = scheduler_fold(await events_until(cluster, await last_sequence(cluster, "EVENTS"), at))
+    try:
+        answer: ModelExplained = past.explain(name)
+    except Refused as refused:
+        raise Failed(f"{refused.problems[0].message}, at {at.astimezone():%Y-%m-%d %H:%M:%S}") from None
+    return answer
 
 
 def explained(answer: ModelExplained) -> Iterator[str]:

@@ -1,25 +1,66 @@
-"""Folding a recorded log with the scheduler's core, for questions about the past."""
+"""Folding a recorded log with the scheduler's core, for questions about the past and about what is not yet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 
-from libs.events import Event, subject_of
+from libs.events import Command, Event, subject_of
+from libs.events.machine import MachineSample
+from libs.events.questions import ModelExplained
+from libs.events.views import ModelView, NodeView
 
 from .app import SUBJECTS
+from .core.decide import model_named
 from .core.evolve import evolve
 from .core.state import State
-from .core.views import model_view, node_state
+from .core.story import explain
+from .core.views import model_view, node_state, node_view
+from .whatif import WhatIf, what_if
 
 
-class Fold(NamedTuple):
-    position: int
-    """Sequence of the last event that says something to the scheduler."""
-    hash: str
-    """Equal to that of a running scheduler at the same position."""
-    summary: tuple[str, ...]
-    """The state in a few sentences."""
+class Fold:
+    """The scheduler's state after some events."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    @property
+    def position(self) -> int:
+        """Sequence of the last event that says something to the scheduler."""
+        return self._state.position
+
+    @property
+    def hash(self) -> str:
+        """Equal to that of a running scheduler at the same position."""
+        return self._state.hash()
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """The state in a few sentences."""
+        lines = []
+        for machine_id, machine in sorted(self._state.facts.machines.items()):
+            shards = len(self._state.held.get(machine_id, ()))
+            lines.append(f"node {machine_id} is {node_state(machine)}, {shards} shards on it")
+        for view in self.models():
+            lines.append(f"model {view.model} is {view.state}, {view.ready} of {view.wanted} wanted are ready")
+        return tuple(lines)
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        return tuple(node_view(self._state, machine) for _, machine in sorted(self._state.facts.machines.items()))
+
+    def models(self) -> tuple[ModelView, ...]:
+        return tuple(model_view(self._state, model) for _, model in sorted(self._state.facts.models.items()))
+
+    def explain(self, model: str) -> ModelExplained:
+        """Why a model was as it was. Raises Refused when there was no such model."""
+        return explain(self._state, model_named(self._state, model))
+
+    def what_if(
+        self, commands: Sequence[Command], lost: Sequence[str], samples: Iterable[MachineSample], now: datetime
+    ) -> WhatIf:
+        """What would follow from a change. The state is used up by it. Raises Refused."""
+        return what_if(self._state, commands, lost, samples, now)
 
 
 def fold(events: Iterable[tuple[int, Event]]) -> Fold:
@@ -29,14 +70,4 @@ def fold(events: Iterable[tuple[int, Event]]) -> Fold:
     for sequence, event in events:
         if subject_of(event).startswith(prefixes):
             state = evolve(state, event, sequence)
-    return Fold(state.position, state.hash(), _summary(state))
-
-
-def _summary(state: State) -> tuple[str, ...]:
-    lines = []
-    for machine_id, machine in sorted(state.facts.machines.items()):
-        lines.append(f"node {machine_id} is {node_state(machine)}, {len(state.held.get(machine_id, ()))} shards on it")
-    for name, model in sorted(state.facts.models.items()):
-        view = model_view(state, model)
-        lines.append(f"model {name} is {view.state}, {view.ready} of {view.wanted} wanted are ready")
-    return tuple(lines)
+    return Fold(state)

@@ -14,8 +14,19 @@ from typing import Any
 import msgspec
 
 from libs.events import Event, decode, encode
-from libs.events.commands import CordonNode, DrainNode, RemoveModel, RestartModel, ScaleModel, UncordonNode
-from libs.events.model import Scaling
+from libs.events.commands import (
+    CordonNode,
+    DrainNode,
+    RemoveModel,
+    RestartModel,
+    ScaleModel,
+    StartSystem,
+    StopModel,
+    StopSystem,
+    UncordonNode,
+    WakeModel,
+)
+from libs.events.model import Canary, Scaling
 from services.scheduler.replay import fold
 from tests.simulate.story import Story
 from tests.unit.scheduler.harness import World, cpu_profile, gpu_profile, model_spec
@@ -122,11 +133,62 @@ def anything() -> World:
     return story.world
 
 
+def models_taking_turns() -> World:
+    world = World()
+    world.machine("g", gpus=1)
+    for name in ("a", "b"):
+        spec = model_spec(name, 0, gpu_profile())
+        world.define(msgspec.structs.replace(spec, scaling=Scaling(min=0, on_demand=True, min_lifetime_s=60)))
+    for _ in range(3):
+        for name in ("a", "b"):
+            for _ in range(6):
+                world.command(WakeModel(model=name))
+                world.wait(35, step=5)
+    world.command(StopModel(model="a", reason="no more"))
+    return world.wait(60)
+
+
+def machines_together() -> World:
+    world = World()
+    for name in ("a", "b", "c"):
+        world.machine(name, gpus=4, fabric="left")
+    for name in ("y", "z"):
+        world.machine(name, gpus=4, domain="rack-1/1")
+    world.define(model_spec("small", 4, gpu_profile(gpus=2), priority_class="low"))
+    world.settle()
+    world.define(model_spec("big", 2, gpu_profile(gpus=4, nodes=2), priority_class="high"))
+    world.settle(40)
+    world.machines["z"].connected = False
+    world.wait(60)
+    world.machines["z"].connected = True
+    return world.wait(60)
+
+
+def a_definition_on_trial() -> World:
+    world = World()
+    world.machine()
+    world.define(model_spec("m", 2, canary=Canary(min_requests=50)))
+    world.settle()
+    world.define(model_spec("m", 2, canary=Canary(min_requests=50), context_length=2048))
+    world.settle()
+    world.use("m", 1, requests=60, failed=1, first_tokens=60, first_tokens_ms=600.0)
+    world.settle(40)
+    world.command(RestartModel(model="m", in_place=True))
+    world.settle(40)
+    world.command(StopSystem(reason="night"))
+    world.settle()
+    world.command(StartSystem())
+    return world.settle(20)
+
+
 STORIES: dict[str, Callable[[], World]] = {
     "life_of_a_model": life_of_a_model,
     "machines_lost_and_back": machines_lost_and_back,
     "failures_until_parked": failures_until_parked,
     "anything": anything,
+    "models_taking_turns": models_taking_turns,
+    "machines_together": machines_together,
+    "a_definition_on_trial": a_definition_on_trial,
 }
 
 
