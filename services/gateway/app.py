@@ -20,6 +20,7 @@ from .admin import Admin
 from .asking import Engines
 from .checks import Checks
 from .completions import Completions
+from .core.addresses import networks
 from .core.kinds import COMPLETIONS
 from .door import Door
 from .keepalive import KeepAlives
@@ -48,8 +49,9 @@ class Gateway:
             secret = None
             if settings.fleet_secret is not None:
                 secret = decode_fleet_secret(read_reference(settings.fleet_secret), settings.fleet_secret)
+            proxies = networks(settings.trusted_proxies)
             self._spool = Spool(settings.data_dir / "spool", settings.spool_max_bytes)
-        except (BadSecret, SpoolBroken, OSError) as problem:
+        except (BadSecret, SpoolBroken, OSError, ValueError) as problem:
             raise Misconfigured(str(problem)) from None
         self._rates = Rates(bus, gateway_id)
         self._keys = Keys(bus)
@@ -59,7 +61,7 @@ class Gateway:
         self._publisher = Publisher(bus, self._spool, gateway_id)
         self._engines = Engines(self._routes, settings.attempts, settings.deadline_s, settings.stall_s)
         self._keep_alives = KeepAlives(settings.stream_keep_alive_s)
-        self._door = door = Door(self._keys, self._routes, self.not_ready)
+        self._door = door = Door(self._keys, self._routes, self.not_ready, settings.unknown_keys_per_minute, proxies)
         completions = Completions(
             door=door,
             routes=self._routes,
@@ -138,7 +140,12 @@ class Gateway:
 
 def build(settings: GatewaySettings, bus: Bus) -> Gateway:
     """One worker on a socket of its own."""
-    return Gateway(settings, bus, listen(settings.host, settings.port))
+    listening = listen(settings.host, settings.port)
+    try:
+        return Gateway(settings, bus, listening)
+    except Misconfigured:
+        listening.close()
+        raise
 
 
 def main(settings: GatewaySettings) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from .adapters.http import HOLD_HEAD, ON_DISCONNECT, WRITE_PAUSED
 from .adapters.upstream import Abandoned, Connection
+from .core.addresses import Network, origin
 from .core.errors import Fault, Protocol, body_of, body_too_large, encoding_not_taken, protocol_of
 
 Scope = MutableMapping[str, Any]
@@ -117,6 +118,12 @@ class Call:
                 return b"".join(parts)
             message = await self._receive()
         raise Abandoned
+
+    def origin(self, trusted_proxies: tuple[Network, ...]) -> str:
+        """Where the request comes from, for what is counted by address."""
+        client = self.scope.get("client")
+        forwarded = [value for name, value in self.scope["headers"] if name == b"x-forwarded-for"]
+        return origin(client[0] if client else "", forwarded, trusted_proxies)
 
     def forwarded(self, names: Iterable[bytes]) -> bytes:
         """Header lines of the client's that engines may see."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from urllib.parse import unquote
@@ -17,7 +18,9 @@ from . import metrics
 from .adapters.upstream import Abandoned
 from .call import Call, Receive, Scope, Send
 from .core import errors
+from .core.addresses import Network
 from .core.errors import Fault
+from .core.throttle import Throttle
 from .projections import Keys, Routes, Served
 
 log = logging.getLogger("llmgw.gateway")
@@ -38,7 +41,16 @@ class Door:
     ``not_ready`` gives the reasons why this gateway should get no traffic.
     """
 
-    def __init__(self, keys: Keys, routes: Routes, not_ready: Callable[[], list[str]]) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        routes: Routes,
+        not_ready: Callable[[], list[str]],
+        unknown_keys_per_minute: int,
+        trusted_proxies: tuple[Network, ...],
+    ) -> None:
+        self._wrong = Throttle(unknown_keys_per_minute)
+        self._trusted_proxies = trusted_proxies
         self._keys = keys
         self._routes = routes
         self._not_ready = not_ready
@@ -89,18 +101,23 @@ class Door:
     def authenticate(self, call: Call, role: Role) -> KeyView:
         """The key of a request. Raises Fault.
 
-        The same work is done for every key: a hash and a lookup. What differs is only the answer.
+        The same work is done for every key: a hash and a lookup. What differs is only the answer; where wrong keys
+        come from is held against those alone.
         """
         if not call.authorization:
             raise errors.no_key()
         key = self._keys.get(hashlib.sha256(call.authorization).hexdigest())
         if key is None:
-            raise errors.wrong_key() if self._keys.live else errors.keys_unknown()
+            raise self._wrong_key(call) if self._keys.live else errors.keys_unknown()
         if key.revoked or (key.expires_at is not None and key.expires_at <= datetime.now(UTC)):
-            raise errors.wrong_key()
+            raise self._wrong_key(call)
         if role not in key.roles:
             raise errors.role_missing(role, key.roles)
         return key
+
+    def _wrong_key(self, call: Call) -> Fault:
+        wait_s = self._wrong.tried(call.origin(self._trusted_proxies), time.monotonic())
+        return errors.wrong_key() if wait_s is None else errors.too_many_wrong_keys(wait_s)
 
     async def _health(self, call: Call) -> None:
         await call.answer(200, b'{"status":"ok"}')

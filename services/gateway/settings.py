@@ -46,6 +46,14 @@ class GatewaySettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_
     forward_headers: Annotated[
         tuple[str, ...], _meaning("Client headers passed on to engines, in lower case; credentials never are.")
     ] = ()
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        _meaning("Addresses and networks of proxies before the gateway, whose X-Forwarded-For is believed."),
+    ] = ()
+    unknown_keys_per_minute: Annotated[
+        int,
+        Meta(ge=1, description="Wrong keys taken from one address; more are told to wait, valid ones never."),
+    ] = 60
     stream_keep_alive_s: Annotated[
         float,
         Meta(gt=0, description="A stream that is silent for so long gets a comment line, which keeps it open."),

@@ -92,6 +92,16 @@ def wrong_key() -> Fault:
     )
 
 
+def too_many_wrong_keys(retry_after_s: float) -> Fault:
+    return Fault(
+        429,
+        "too_many_unknown_keys",
+        "This API key is not valid here, and too many that are not were sent from your address. Correct the key; "
+        "a valid one is answered at once.",
+        retry_after_s=retry_after_s,
+    )
+
+
 def keys_unknown() -> Fault:
     return Fault(
         503,
