@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -30,16 +29,16 @@ from libs.runtime.servers.ports import free_port
 from . import gpu_memory
 from .adapters import process as processes
 from .adapters.engine import EngineClient
-from .adapters.http import Unreachable
 from .adapters.output import last_lines
 from .adapters.process import StillRunning, Usage
 from .adapters.store import Rejected
 from .core import sentences
 from .core.engines import Engine, Place, environment
-from .core.liveness import Liveness, hung, observed
 from .core.readings import Readings
 from .core.record import ENDED, EngineProcess, ShardRecord
 from .node import Failure, Node, Progress
+from .readiness import until_serving
+from .vigil import Vigil
 
 log = logging.getLogger(__name__)
 
@@ -67,13 +66,12 @@ class ShardLife:
         self._task: asyncio.Task[None] | None = None
         self._client: EngineClient | None = None
         self._engine: Engine | None = None
-        self._liveness: Liveness | None = None
+        self._vigil: Vigil | None = None
         self.record = record
         self.usage: Usage | None = None
         self.cpu_cores: float | None = None
-        self.readings: Readings | None = None
         self.ready = False
-        self._draining_since: float | None = None
+        self._draining = False
 
     @property
     def wanted(self) -> ShardWanted:
@@ -99,8 +97,8 @@ class ShardLife:
 
     def drain(self) -> None:
         """Stop as soon as no request is left; at once if it does not serve yet."""
-        if self._draining_since is None and self.record.phase not in (*ENDED, "stopping"):
-            self._draining_since = time.monotonic()
+        if not self._draining and self.record.phase not in (*ENDED, "stopping"):
+            self._draining = True
             if self.record.phase != "ready":
                 self.stop("drained before it served")
 
@@ -121,7 +119,8 @@ class ShardLife:
 
     def sample(self) -> ShardSample:
         """How it is doing. What is not known is left out."""
-        usage, readings = self.usage, self.readings or Readings()
+        usage = self.usage
+        readings = (self._vigil.readings if self._vigil else None) or Readings()
         return ShardSample(
             shard_id=self.wanted.shard_id,
             rss_mb=usage.rss_mb if usage else None,
@@ -230,59 +229,18 @@ class ShardLife:
         self._report(ShardLoading, pid=started.pid, fetched_bytes=self.record.fetched_bytes)
 
     async def _until_ready(self) -> None:
-        """Wait until the engine is healthy, computes where it should and has generated a token. Raises Failure."""
         client, process = self._client, self.record.process
         assert client is not None
         assert process is not None
-        if self.wanted.rank > 0:
-            # It has no door: its leader answers once every rank has joined.
-            await self._until_it_holds_its_gpus(process, gpu_memory.RANK_SETTLES_S)
-            return self._become_ready(process)
-        progress = Progress(self.wanted.startup_timeout_s)
-        begun = time.monotonic()
-        seen: tuple[int, int] | None = None
-        while not (await client.healthy() and await self._listens(process)):
-            self._raise_if_dead(process, "loading", "while loading")
-            signs = self._signs()
-            if signs != seen:
-                seen = signs
-                progress.advance()
-            silent = progress.over()
-            if silent is not None:
-                raise Failure("loading", f"the engine was not ready {silent:.0f} s after its last sign of progress")
-            await asyncio.sleep(0.05 if time.monotonic() - begun < 2 else 0.25)
-        await self._until_it_holds_its_gpus(process, 0.0)
-        try:
-            trouble = await client.generates(self.wanted.served_name)
-        except Unreachable as error:
-            await asyncio.sleep(_LOOK_S)
-            self._raise_if_dead(process, "loading", "at its first token")
-            raise Failure("loading", f"its first token failed: {error}") from None
-        if trouble is not None:
-            raise Failure("loading", trouble)
-        self._become_ready(process)
-
-    async def _until_it_holds_its_gpus(self, process: EngineProcess, at_least_s: float) -> None:
-        await gpu_memory.until_held(
+        await until_serving(
             self._node,
             self.wanted,
             process,
-            at_least_s,
+            client,
+            lambda: self.usage.rss_mb if self.usage else 0,
             lambda: self._raise_if_dead(process, "loading", "while loading"),
         )
-
-    async def _listens(self, process: EngineProcess) -> bool:
-        mark = processes.mark_of(self._node.files.data_dir, self.wanted.shard_id)
-        port = urlsplit(self.record.url).port or 0
-        return await asyncio.to_thread(processes.listens, process, mark, port)
-
-    def _signs(self) -> tuple[int, int]:
-        """What moves while an engine loads: its output, and its memory in steps of 16 MB."""
-        try:
-            printed = self._node.files.output(self.wanted.shard_id).stat().st_size
-        except OSError:
-            printed = 0
-        return printed, (self.usage.rss_mb if self.usage else 0) // 16
+        self._become_ready(process)
 
     def _become_ready(self, process: EngineProcess) -> None:
         spawned = self.record.spawned_at or datetime.now(UTC)
@@ -326,7 +284,7 @@ class ShardLife:
         if engine is None:
             raise Failure("ready", f"the engine {self.wanted.engine} is no longer on this machine")
         self._client, self._engine = EngineClient(record.url, self._key(), engine), engine
-        serves = record.phase == "ready" and await self._client.healthy()
+        serves = record.phase == "ready" and (self.wanted.rank > 0 or await self._client.healthy())
         log.info("shard %s runs as process %d and is taken over", self.wanted.shard_id, process.pid)
         self._report(ShardAdopted, pid=process.pid, url=record.url, ready=serves)
         if serves:
@@ -335,49 +293,23 @@ class ShardLife:
             await self._until_ready()
 
     async def _watch(self) -> None:
-        """Until the engine dies or hangs. Raises Failure."""
-        client, process = self._client, self.record.process
+        """Until the engine dies or hangs, or is drained. Raises Failure."""
+        client, engine, process = self._client, self._engine, self.record.process
         assert client is not None
+        assert engine is not None
         assert process is not None
-        now = time.monotonic()
-        self._liveness = Liveness(moved_at=now, answered_at=now)
-        due = now
+        self._vigil = vigil = Vigil(self.wanted, engine, client, self._node.stuck_after_s)
+        due = time.monotonic()
         while True:
             self._raise_if_dead(process, "ready", "while serving")
-            now = time.monotonic()
-            if now >= due:
-                due = now + _PROBE_S
-                if self.wanted.rank > 0:
-                    continue  # it has no door to ask at; its leader's word counts for all
-                healthy, self.readings = await asyncio.gather(client.healthy(), client.readings())
-                now = time.monotonic()
-                cpu_s = self.usage.cpu_s if self.usage else None
-                self._liveness = observed(
-                    self._liveness, now=now, healthy=healthy, readings=self._moving(cpu_s), cpu_s=cpu_s
-                )
-                sentence = hung(self._liveness, now, self._node.stuck_after_s)
+            if time.monotonic() >= due:
+                due = time.monotonic() + _PROBE_S
+                sentence = await vigil.look(self.usage)
                 if sentence is not None:
                     raise Failure("ready", sentence)
-                if self._drained(now):
+                if self._draining and vigil.idle_s() >= _DRAINED_AFTER_S:
                     return self.stop("drained: no request is left")
             await asyncio.sleep(_LOOK_S)
-
-    def _moving(self, cpu_s: float | None) -> Readings | None:
-        """The engine's figures, with its CPU time among those that show progress where that is right."""
-        readings, engine = self.readings, self._engine
-        if readings is None or readings.progress is None or cpu_s is None or engine is None:
-            return readings
-        if not engine.cpu_is_progress(self.wanted):
-            return readings
-        # Whole seconds: answering the agent's own questions costs a little as well.
-        return msgspec.structs.replace(readings, progress=readings.progress + int(cpu_s))
-
-    def _drained(self, now: float) -> bool:
-        if self._draining_since is None or self.readings is None:
-            return False
-        if self.readings.running or self.readings.waiting:
-            self._draining_since = now
-        return now - self._draining_since >= _DRAINED_AFTER_S
 
     async def _fail(self, failure: Failure) -> None:
         self.ready = False

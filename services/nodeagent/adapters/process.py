@@ -207,6 +207,9 @@ class Engines:
 
     def running(self, process: EngineProcess) -> bool:
         self._collect(process.pid)
+        if process.pid in self._ours:
+            # Ours until the kernel gives its code; one whose threads are still ending looks like a corpse before.
+            return True
         return process.pid not in self._codes and alive(process)
 
     def exit_code(self, process: EngineProcess) -> int | None:

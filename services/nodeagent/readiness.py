@@ -1,0 +1,66 @@
+"""From a started engine to one that serves: healthy, on its own port, on its GPUs, and with a first token."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from libs.events.views import ShardWanted
+
+from . import gpu_memory
+from .adapters import process as processes
+from .adapters.engine import EngineClient
+from .adapters.http import Unreachable
+from .core.record import EngineProcess
+from .node import Failure, Node, Progress
+
+_DIES_WITHIN_S = 0.2
+"""After its first request failed, an engine that is dying has ended."""
+
+
+async def until_serving(
+    node: Node,
+    wanted: ShardWanted,
+    process: EngineProcess,
+    client: EngineClient,
+    rss_mb: Callable[[], int],
+    raise_if_dead: Callable[[], None],
+) -> None:
+    """Returns when it serves. Raises Failure."""
+    if wanted.rank > 0:
+        # It has no door: its leader answers once every rank has joined.
+        return await gpu_memory.until_held(node, wanted, process, gpu_memory.RANK_SETTLES_S, raise_if_dead)
+    mark = processes.mark_of(node.files.data_dir, wanted.shard_id)
+    port = urlsplit(client.url).port or 0
+    output = node.files.output(wanted.shard_id)
+
+    def signs() -> tuple[int, int]:
+        # What moves while an engine loads: its output, and its memory in steps of 16 MB.
+        try:
+            return output.stat().st_size, rss_mb() // 16
+        except OSError:
+            return 0, rss_mb() // 16
+
+    progress = Progress(wanted.startup_timeout_s)
+    begun = time.monotonic()
+    seen: tuple[int, int] | None = None
+    while not (await client.healthy() and await asyncio.to_thread(processes.listens, process, mark, port)):
+        raise_if_dead()
+        if signs() != seen:
+            seen = signs()
+            progress.advance()
+        silent = progress.over()
+        if silent is not None:
+            raise Failure("loading", f"the engine was not ready {silent:.0f} s after its last sign of progress")
+        await asyncio.sleep(0.05 if time.monotonic() - begun < 2 else 0.25)
+    await gpu_memory.until_held(node, wanted, process, 0.0, raise_if_dead)
+    try:
+        trouble = await client.generates(wanted.served_name)
+    except Unreachable as error:
+        await asyncio.sleep(_DIES_WITHIN_S)
+        raise_if_dead()
+        raise Failure("loading", f"its first token failed: {error}") from None
+    if trouble is not None:
+        raise Failure("loading", trouble)
