@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import yaml
@@ -80,6 +80,8 @@ class Machine(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``<cluster uuid>/<clique>`` of the NVLink domain across machines its cards have joined."""
     imex: str = "active"
     """State of the service that lets such a domain's cards share memory."""
+    faults: tuple[dict[str, Any], ...] = ()
+    """What happens to it in its time; its agent knows the kinds (docs/nodes.md)."""
 
 
 class FleetSections(Sections, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import yaml
 
 from cli.failure import Failed
@@ -38,6 +39,12 @@ GATEWAY_WORKERS = 2
 def agent_name(machine: Machine) -> str:
     """The part that runs the agent of a simulated machine."""
     return f"{AGENT}@{machine.id}"
+
+
+def hardware_of(machine: Machine) -> dict[str, Any]:
+    """What the settings of its agent say of a simulated machine's hardware."""
+    described: dict[str, Any] = msgspec.to_builtins(machine)
+    return {field: value for field, value in described.items() if field not in ("id", "copies", "labels")}
 
 
 def ports_needed(machines: Sequence[Machine]) -> list[str]:
@@ -113,14 +120,7 @@ class Layout:
                 "machine_id": machine.id,
                 "address": HOST,
                 "labels": machine.labels,
-                "simulated": {
-                    "cores": machine.cores,
-                    "memory_mb": machine.memory_mb,
-                    "gpus": [
-                        {"class": group.gpu_class, "memory_mb": group.memory_mb, "count": group.count}
-                        for group in machine.gpus
-                    ],
-                },
+                "simulated": hardware_of(machine),
             }
         return values
 

@@ -9,15 +9,18 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
-from libs.bus import Bus, Delivery
+from cli import fleet as fleets
+from cli.parts import hardware_of
+from libs.bus import AskFailed, Bus, Delivery
 from libs.events.machine import Gpu, GpuSample, MachineRegistered, MachineSample
 from libs.events.questions import AskDoctor, AskFabricMap, DoctorAnswer, FabricMap
 from libs.testing.nats import NatsServer
 from libs.testing.waiting import eventually
-from services.nodeagent import hardware
+from services.nodeagent import fleet, hardware
 from services.nodeagent.settings import NodeAgentSettings
 from services.nodeagent.simulation.settings import SimulatedFabric, SimulatedFault, SimulatedGpus, SimulatedMachine
 
@@ -43,17 +46,17 @@ class Machines:
         self.samples: Counter[str] = Counter()
         self.process: subprocess.Popen[bytes] | None = None
 
-    async def start(self, fleet: str) -> psutil.Process:
+    async def start(self, described: str) -> psutil.Process:
         async def heard(delivery: Delivery) -> None:
             if isinstance(delivery.message, MachineSample):
                 self.samples[delivery.message.machine_id] += 1
 
         await self._bus.follow("TELEMETRY", ["llmgw.tel.machine.>"], heard, start="new")
-        return self._spawn(fleet)
+        return self._spawn(described)
 
-    def _spawn(self, fleet: str) -> psutil.Process:
+    def _spawn(self, described: str) -> psutil.Process:
         file, settings = self._folder / "fleet.yaml", self._folder / "nodeagent.yaml"
-        file.write_text(fleet)
+        file.write_text(described)
         settings.write_text(
             f"nats_url: {self._nats_url}\ndata_dir: {self._folder / 'data'}\nfleet: {file}\nengines: [sim]\n"
         )
@@ -114,8 +117,6 @@ telemetry._LOOK_AGAIN_S = 0.1
 
 
 async def test_faults_come_and_go_by_the_paths_of_real_ones(box: Box) -> None:
-    import msgspec
-
     machine = SimulatedMachine(
         cores=8, memory_mb=10_000, gpus=(SimulatedGpus(gpu_class="h100-80g", memory_mb=81559, count=2, nvlink=True),),
         fabrics=(SimulatedFabric(name="ib-a", network="sm:1", adapters=("mlx5_0", "mlx5_1")),), faults=TIMELINE,
@@ -194,8 +195,6 @@ def test_the_other_faults(tmp_path: Path) -> None:
 async def test_a_map_is_refused_with_the_reason_where_there_is_no_adapter(
     box: Box, bus: Bus, connect_as: Callable[[str], Awaitable[Bus]]
 ) -> None:
-    from libs.bus import AskFailed
-
     box.start_agent()
     await box.next(MachineRegistered)
     with pytest.raises(AskFailed, match="no InfiniBand adapter of this machine; there is: none"):
@@ -223,3 +222,24 @@ async def test_a_thousand_machines_in_one_process(
     record_property("1,000 machines, 8,000 GPUs, idle", f"{100 * share:.0f} % of a core, {memory_mb:.0f} MB")
     assert share <= 0.6
     assert memory_mb <= 2048
+
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "fleets").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda path: path.stem)
+def test_an_agent_understands_every_example_as_the_command_line_does(file: Path, tmp_path: Path) -> None:
+    described = {machine.id: machine for machine in fleets.load(file).machines}
+    machines = fleet.read(file)
+    assert [machine.id for machine in machines] == list(described)
+    for machine in machines:
+        settings = fleet.of_machine(NodeAgentSettings(data_dir=tmp_path), machine)
+        assert settings.simulated == msgspec.convert(hardware_of(described[machine.id]), SimulatedMachine)
+        reported = hardware.Hardware(settings, "1").registered("", ())
+        expected = fleets.registered(described[machine.id])
+        assert [gpu.gpu_class for gpu in reported.gpus] == [gpu.gpu_class for gpu in expected.gpus]
+        assert [gpu.nvlink_domain for gpu in reported.gpus] == [gpu.nvlink_domain for gpu in expected.gpus]
+        assert [bool(gpu.problems) for gpu in reported.gpus] == [bool(gpu.problems) for gpu in expected.gpus]
+        assert {(p.adapter, p.fabric, p.network) for p in reported.ports} == {
+            (p.adapter, p.fabric, p.network) for p in expected.ports
+        }
