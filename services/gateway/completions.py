@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import time
 from contextlib import nullcontext
 
 import msgspec
@@ -31,9 +29,9 @@ from .core.protocols.events import BadStream
 from .core.raw import present
 from .core.sse import EventStream, Overlong
 from .core.usage import Used, answer_in
-from .core.windows import Refusal
 from .door import Door, Handler, open_to
 from .keepalive import KeepAlives
+from .limits import Limits
 from .metering import Meter
 from .projections import Applicable, Policies, Routes, Served
 from .rates import Rates
@@ -43,9 +41,6 @@ log = logging.getLogger("llmgw.gateway")
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 CLIENT_LEFT = 499
 """nginx's status for a client that closed the connection before there was an answer."""
-NEAR = 0.2
-FEW = 5
-"""With so little of a limit left (a share, or requests) the other gateways are told at once."""
 
 
 class Completions:
@@ -69,6 +64,7 @@ class Completions:
         self._routes = routes
         self._policies = policies
         self._rates = rates
+        self._limits = Limits(rates)
         self._spool = spool
         self._checks = checks
         self._engines = engines
@@ -112,7 +108,7 @@ class Completions:
             raise errors.media_not_taken(served.route.model, media[1], media[0])
         meter.about(asked.model, served.route.model, bool(asked.stream), len(body))
         try:
-            self._admit(call, key)
+            self._limits.admit(call, key)
             try:
                 body = await self._judged(call, key, asked, served, body)
             except RecursionError:
@@ -139,32 +135,6 @@ class Completions:
             raise
 
     # before an engine is asked
-
-    def _admit(self, call: Call, key: KeyView) -> None:
-        """Count the request against its limits. Raises Fault (429) over one of them."""
-        now = time.monotonic()
-        requests, tokens = self._rates.requests, self._rates.tokens
-        key_id, project = key.key_id, key.project
-        if key.rpm is not None:
-            over = requests.over(key_id, key.rpm, now)
-            left = max(0, key.rpm - requests.used(key_id, now) - (over is None))
-            call.headers += _limit_headers(key.rpm, left, over)
-            if over is not None:
-                raise errors.over_rate("This key", key.rpm, "requests", over.retry_after_s, ())
-            if left <= max(FEW, key.rpm * NEAR):
-                self._rates.hurry()
-        if key.project_rpm is not None:
-            over = requests.over(project, key.project_rpm, now)
-            if over is not None:
-                raise errors.over_rate(f"The project '{project}'", key.project_rpm, "requests", over.retry_after_s, ())
-            if key.project_rpm - requests.used(project, now) <= max(FEW, key.project_rpm * NEAR):
-                self._rates.hurry()
-        if key.tpm is not None and (over := tokens.over(key_id, key.tpm, now)) is not None:
-            raise errors.over_rate("This key", key.tpm, "tokens", over.retry_after_s, ())
-        if key.project_tpm is not None and (over := tokens.over(project, key.project_tpm, now)) is not None:
-            raise errors.over_rate(f"The project '{project}'", key.project_tpm, "tokens", over.retry_after_s, ())
-        requests.add(key_id, now)
-        requests.add(project, now)
 
     async def _judged(self, call: Call, key: KeyView, asked: Asked, served: Served, body: bytes) -> bytes:
         """The body as it may go to the engine. Raises Fault when a policy refuses it."""
@@ -388,12 +358,3 @@ def _check_bounds(asked: Asked, served: Served, kind: Kind) -> None:
     for field, value in asked.limits():
         if value > served.max_tokens:
             raise errors.too_many_tokens(kind.limit or field, value, served.max_tokens, route.model)
-
-
-def _limit_headers(limit: int, left: int, over: Refusal | None) -> list[tuple[bytes, bytes]]:
-    reset_s = math.ceil(over.retry_after_s) if over is not None else 60
-    return [
-        (b"x-ratelimit-limit-requests", b"%d" % limit),
-        (b"x-ratelimit-remaining-requests", b"%d" % left),
-        (b"x-ratelimit-reset-requests", b"%ds" % reset_s),
-    ]
