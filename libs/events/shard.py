@@ -45,6 +45,8 @@ class ShardReady(ShardEvent, frozen=True, kw_only=True, tag="shard.ready.v1"):
     loaded_ms: int
     engine: str = ""
     engine_version: str = ""
+    gpu_memory_mb: dict[str, int] = {}
+    """What it holds on each of its GPUs (by UUID), as far as the driver says; empty when it computes on the CPU."""
 
 
 @registered

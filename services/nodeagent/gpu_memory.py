@@ -29,8 +29,9 @@ _LOOK_S = 0.25
 
 async def until_held(
     node: Node, wanted: ShardWanted, process: EngineProcess, at_least_s: float, raise_if_dead: Callable[[], None]
-) -> None:
-    """Wait until the engine or a descendant holds memory on each of its GPUs, as far as these say who does.
+) -> dict[str, int]:
+    """Wait until the engine or a descendant holds memory on each of its GPUs, as far as these say who does; how much
+    it holds on each, MB.
 
     An engine that found no GPU computes on the CPU without a word. Raises Failure.
     """
@@ -39,12 +40,17 @@ async def until_held(
     while True:
         raise_if_dead()
         waited = time.monotonic() - begun
+        held: dict[str, int] = {}
         without = []
         if wanted.devices and (holders := node.holders()):
             ours = {one.pid for one in await asyncio.to_thread(processes.members, process, mark)}
-            without = [uuid for uuid in wanted.devices if uuid in holders and not ours & holders[uuid].keys()]
+            for uuid in wanted.devices:
+                if uuid in holders and not ours & holders[uuid].keys():
+                    without.append(uuid)
+                elif uuid in holders:
+                    held[uuid] = sum(holders[uuid][pid] or 0 for pid in ours & holders[uuid].keys())
         if not without and waited >= at_least_s:
-            return
+            return held
         if without and waited > _HOLDS_AFTER_S:
             raise Failure(
                 "loading",

@@ -232,7 +232,7 @@ class ShardLife:
         client, process = self._client, self.record.process
         assert client is not None
         assert process is not None
-        await until_serving(
+        held = await until_serving(
             self._node,
             self.wanted,
             process,
@@ -240,9 +240,9 @@ class ShardLife:
             lambda: self.usage.rss_mb if self.usage else 0,
             lambda: self._raise_if_dead(process, "loading", "while loading"),
         )
-        self._become_ready(process)
+        self._become_ready(process, held)
 
-    def _become_ready(self, process: EngineProcess) -> None:
+    def _become_ready(self, process: EngineProcess, held: dict[str, int]) -> None:
         spawned = self.record.spawned_at or datetime.now(UTC)
         # A start script may have become the engine by now: what it is called is what an adopter will find.
         named = processes.describe(process.pid) or process
@@ -253,6 +253,7 @@ class ShardLife:
             loaded_ms=int((datetime.now(UTC) - spawned).total_seconds() * 1000),
             engine=self.wanted.engine,
             engine_version=self._node.versions.get(self.wanted.engine, ""),
+            gpu_memory_mb=held,
         )
         self._write(phase="ready", process=named)
         self.ready = True

@@ -27,8 +27,8 @@ async def until_serving(
     client: EngineClient,
     rss_mb: Callable[[], int],
     raise_if_dead: Callable[[], None],
-) -> None:
-    """Returns when it serves. Raises Failure."""
+) -> dict[str, int]:
+    """Returns when it serves, with the memory it holds on each of its GPUs, MB. Raises Failure."""
     if wanted.rank > 0:
         # It has no door: its leader answers once every rank has joined.
         return await gpu_memory.until_held(node, wanted, process, gpu_memory.RANK_SETTLES_S, raise_if_dead)
@@ -55,7 +55,7 @@ async def until_serving(
         if silent is not None:
             raise Failure("loading", f"the engine was not ready {silent:.0f} s after its last sign of progress")
         await asyncio.sleep(0.05 if time.monotonic() - begun < 2 else 0.25)
-    await gpu_memory.until_held(node, wanted, process, 0.0, raise_if_dead)
+    held = await gpu_memory.until_held(node, wanted, process, 0.0, raise_if_dead)
     try:
         trouble = await client.generates(wanted.served_name)
     except Unreachable as error:
@@ -64,3 +64,4 @@ async def until_serving(
         raise Failure("loading", f"its first token failed: {error}") from None
     if trouble is not None:
         raise Failure("loading", trouble)
+    return held

@@ -26,6 +26,11 @@ async def stop_all(settings: NodeAgentSettings) -> list[str]:
     The next agent on the folder tells the log. Raises FolderInUse while an agent runs: it would take the ends for
     failures; StillRunning when a process survived SIGKILL.
     """
+    if settings.fleet is not None:
+        from .fleet import of_machine, read
+
+        ends = [await stop_all(of_machine(settings, machine)) for machine in read(settings.fleet)]
+        return [shard_id for one in ends for shard_id in one]
     if not settings.data_dir.is_dir():
         return []
     with DataFolder(settings.data_dir):

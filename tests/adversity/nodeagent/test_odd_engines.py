@@ -131,6 +131,7 @@ async def test_an_engine_that_fell_back_to_the_cpu_is_not_ready(box: Box) -> Non
     assert "computes on the CPU" in failed.reason
     ready = await box.next(ShardReady)
     assert ready.shard_id == "r-1-0"
+    assert ready.gpu_memory_mb == {first: 500}
 
 
 async def test_starts_on_one_card_wait_for_each_other(box: Box) -> None:
