@@ -29,7 +29,7 @@ from libs.events import (
 from libs.events.commands import Outcome
 from libs.events.refusal import Refused
 
-from .delivery import ACTOR, CAUSE, MESSAGE_ID, REPLY, TYPE, Delivery
+from .delivery import ACTOR, CAUSE, MESSAGE_ID, REPLY, TYPE, Delivery, check_subject
 from .follow import Follower
 from .lease import Lease
 from .metrics import APPEND_SECONDS, APPENDED, SKIPPED
@@ -252,6 +252,7 @@ class Bus:
         async def handle(raw: RawMessage) -> None:
             try:
                 message = decode_as(contract, raw.payload)
+                check_subject(message, raw.subject)  # type: ignore[arg-type]
             except BadPayload:
                 SKIPPED.labels("bad payload").inc()
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from libs.events import Contract, decode
+from libs.events import BadPayload, Contract, decode, subject_of, tag_of
 
 from .transport import Headers, RawMessage
 
@@ -17,6 +17,20 @@ MESSAGE_ID = "Nats-Msg-Id"
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def check_subject(message: Contract, subject: str) -> None:
+    """Raises BadPayload for a message that stands on another subject than its own.
+
+    The server lets every identity publish on its own subjects only. That is worth something because nothing is
+    believed that belongs elsewhere: a node cannot say what only the scheduler says, nor speak for another node.
+    """
+    try:
+        own = subject_of(message)
+    except ValueError as error:
+        raise BadPayload(f"{tag_of(message)}: {error}") from None
+    if own != subject:
+        raise BadPayload(f"{tag_of(message)} stands on {subject} and not on {own}")
+
+
 @dataclass(slots=True, frozen=True)
 class Delivery:
     message: Contract
@@ -25,7 +39,9 @@ class Delivery:
     @classmethod
     def of(cls, raw: RawMessage) -> Delivery:
         """Decode. Raises UnknownTag, BadPayload."""
-        return cls(decode(raw.payload, raw.headers.get(TYPE)), raw)
+        message = decode(raw.payload, raw.headers.get(TYPE))
+        check_subject(message, raw.subject)
+        return cls(message, raw)
 
     @property
     def tag(self) -> str:

@@ -41,6 +41,8 @@ def decode_as(kind: type[T], payload: bytes) -> T:
         value: T = decoder.decode(payload)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise BadPayload(f"{kind.__name__}: {error}") from None
+    except RecursionError:
+        raise BadPayload(f"{kind.__name__}: it is nested too deeply") from None
     return value
 
 

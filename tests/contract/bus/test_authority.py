@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from libs.bus import Authority, Bus, Snapshot
-from libs.events import Event, state_hash
+from libs.events import Event, state_hash, subject_of
 from libs.events.commands import CordonNode, Problem, UncordonNode
 from libs.events.node import NodeCordoned, NodeDrained, NodeUncordoned
 from libs.events.questions import Examined, ExamineScheduler
@@ -112,7 +112,8 @@ async def _command_again(client: Bus, command_id: str) -> Any:
     from libs.bus.transport import RawMessage
     from libs.events import encode
 
-    return Delivery.of(RawMessage("x", encode(UncordonNode(machine_id="m")), {"Nats-Msg-Id": command_id}))
+    command = UncordonNode(machine_id="m")
+    return Delivery.of(RawMessage(subject_of(command), encode(command), {"Nats-Msg-Id": command_id}))
 
 
 async def test_a_standby_holds_the_same_state_and_takes_over_when_the_leader_stops(open_bus: Open) -> None:

@@ -22,8 +22,9 @@ from libs.bus import (
 )
 from libs.bus.nats_transport import NatsTransport
 from libs.bus.transport import TooLarge
+from libs.events import encode
 from libs.events.commands import RevokeKey
-from libs.events.leadership import SchedulerElected
+from libs.events.leadership import SchedulerElected, SchedulerPulse
 from libs.events.model import ModelRemoved
 from libs.events.node import NodeCordoned, NodeJoined
 from libs.events.policy import Check, Segment
@@ -113,6 +114,50 @@ async def test_a_fenced_decision_sent_again_after_its_answer_was_lost_counts_as_
     made = await bus.append(joined("m"), cause="x", fence=fence)
     await bus.append(SchedulerElected(at=NOW, instance="b"), cause="b")
     assert await bus.append(joined("m"), cause="x", fence=fence) == made
+
+
+DEEP = b'{"type":"node.joined.v1","at":"2026-01-01T00:00:00Z","machine_id":"m","x":' + b"[" * 5000 + b"]" * 5000 + b"}"
+
+
+async def test_nothing_is_believed_that_stands_on_a_subject_of_another(open_bus: Open) -> None:
+    bus = await open_bus("operator")
+    own = "llmgw.evt.machine.m1.registered"
+    forged = [
+        (own, encode(ModelRemoved(at=NOW, model="chat"))),
+        ("llmgw.evt.node.m1.joined", encode(joined("m2"))),
+        ("llmgw.evt.node.m1.joined", encode(joined(""))),
+        ("llmgw.evt.node.m.joined", DEEP),
+        (own, b"\xff"),
+    ]
+    for subject, payload in forged:
+        await bus.transport.store(subject, payload, {})
+    await bus.append(joined("m3"), cause="true")
+    seen: list[Any] = []
+
+    async def note(delivery: Delivery) -> None:
+        seen.append(delivery.message)
+
+    await bus.follow("EVENTS", ["llmgw.evt.>"], note)
+    await eventually(lambda: seen)
+
+    assert seen == [joined("m3")], "and the reader goes on after all of them"
+    assert not bus.failed.is_set()
+
+
+async def test_telemetry_of_another_is_not_heard(open_bus: Open) -> None:
+    bus = await open_bus("operator")
+    heard: list[SchedulerPulse] = []
+
+    async def note(pulse: SchedulerPulse) -> None:
+        heard.append(pulse)
+
+    await bus.listen(SchedulerPulse, note)
+    pulse = SchedulerPulse(at=NOW, instance="one")
+    await bus.transport.publish("llmgw.tel.scheduler.two.pulse", encode(pulse))
+    await bus.tell(pulse)
+    await eventually(lambda: heard)
+
+    assert heard == [pulse]
 
 
 async def test_a_view_lists_follows_and_forgets(open_bus: Open) -> None:
