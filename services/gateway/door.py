@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from importlib.metadata import version
 from urllib.parse import unquote
 
 import msgspec
@@ -20,6 +21,7 @@ from .call import Call, Receive, Scope, Send
 from .core import errors
 from .core.addresses import Network
 from .core.errors import Fault
+from .core.openapi import document
 from .core.throttle import Throttle
 from .projections import Keys, Routes, Served
 
@@ -54,12 +56,14 @@ class Door:
         self._keys = keys
         self._routes = routes
         self._not_ready = not_ready
+        self._document: bytes | None = None
         self.in_flight = 0
         """Requests being answered."""
         self._table: dict[str, dict[str, Handler]] = {
             "/health": {"GET": self._health},
             "/ready": {"GET": self._ready},
             "/v1/models": {"GET": self._models},
+            "/api/openapi.json": {"GET": self._openapi},
         }
 
     def add(self, method: str, path: str, handler: Handler) -> None:
@@ -126,6 +130,11 @@ class Door:
         reasons = self._not_ready()
         body = msgspec.json.encode({"status": "not ready" if reasons else "ready", "reasons": reasons})
         await call.answer(503 if reasons else 200, body)
+
+    async def _openapi(self, call: Call) -> None:
+        if self._document is None:
+            self._document = document(version("llmgw"))
+        await call.answer(200, self._document)
 
     async def _models(self, call: Call) -> None:
         key = self.authenticate(call, "client")

@@ -29,16 +29,16 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _Function(msgspec.Struct):
+class ToolFunction(msgspec.Struct):
     name: str
 
 
-class _Tool(msgspec.Struct):
+class OfferedTool(msgspec.Struct):
     type: str = "function"
-    function: _Function | None = None
+    function: ToolFunction | None = None
 
 
-class _Format(msgspec.Struct):
+class ResponseFormat(msgspec.Struct):
     type: str
 
 
@@ -69,10 +69,10 @@ class Asked(msgspec.Struct):
     logprobs: bool | int | None = None
     top_logprobs: _Count | None = None
     logit_bias: _Object | list[msgspec.Raw] | None = None
-    tools: list[_Tool] | None = None
+    tools: list[OfferedTool] | None = None
     tool_choice: str | _Object | None = None
     parallel_tool_calls: bool | None = None
-    response_format: _Format | None = None
+    response_format: ResponseFormat | None = None
     reasoning_effort: str | None = None
     user: str | None = None
 

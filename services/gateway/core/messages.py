@@ -12,18 +12,18 @@ from .errors import Fault, bad_body
 from .raw import ABSENT
 
 
-class _Function(msgspec.Struct):
+class CalledFunction(msgspec.Struct):
     name: str
 
 
-class _Call(msgspec.Struct):
-    function: _Function | None = None
+class ToolCall(msgspec.Struct):
+    function: CalledFunction | None = None
 
 
-class _Message(msgspec.Struct):
+class ChatMessage(msgspec.Struct):
     role: str
     content: msgspec.Raw = ABSENT
-    tool_calls: list[_Call] | None = None
+    tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -33,7 +33,7 @@ class _Part(msgspec.Struct):
     text: str | None = None
 
 
-_messages = msgspec.json.Decoder(list[_Message])
+_messages = msgspec.json.Decoder(list[ChatMessage])
 _parts = msgspec.json.Decoder(list[str | _Part])
 
 
