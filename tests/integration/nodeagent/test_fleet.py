@@ -202,11 +202,12 @@ async def test_a_map_is_refused_with_the_reason_where_there_is_no_adapter(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_a_thousand_machines_in_one_process(
     machines: Machines, record_property: Callable[[str, object], None]
 ) -> None:
     process = await machines.start(f"machines:\n  - id: gpu\n    copies: 1000{EIGHT}")
-    await eventually(lambda: len(machines.samples) == 1000, 120)
+    await eventually(lambda: len(machines.samples) == 1000, 400)
 
     def used() -> float:
         times = process.cpu_times()
