@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from datetime import datetime, timedelta
 
 import msgspec
@@ -13,16 +11,14 @@ from libs.events.explanation import Explanation
 from libs.events.model import ModelParked, ModelSpec, ModelUnplaced
 from libs.events.replica import ReplicaDraining, ReplicaPlaced, ReplicaRecovered, ReplicaStopped, ShardPlacement
 
-from .candidates import Tables
 from .checks import CHANGING
 from .demand import Group, autoscale, forgotten, judge, on_trial, wanted, watched, why_none
-from .hearing import Hearing
 from .lifecycle import PARK_AFTER, failing, next_step, overdue
+from .naming import leader_port, replica_name
 from .nodes import ABSENT_AFTER, Decision
 from .placement import Placing, Search
-from .room import Room
-from .state import Model, Replica, State
-from .traffic import Traffic
+from .round import Round
+from .state import Model, Replica
 from .way import evict, preempt, returning_room
 
 LOOK_AGAIN = timedelta(milliseconds=500)
@@ -31,28 +27,6 @@ LOOK_AGAIN_FOR_USE = timedelta(seconds=1)
 """One of which what gateways do may change what is wanted."""
 LOOK_AGAIN_FOR_ROOM = timedelta(seconds=10)
 """One that lacks room of a kind only telemetry knows about (disk, memory of other programs)."""
-
-LEADER_PORTS = 20_000, 29_000
-"""Where ranks of a replica find each other: below the ports systems give to outgoing connections."""
-
-
-class Round(msgspec.Struct):
-    """One round of decisions."""
-
-    state: State
-    room: Room
-    tables: Tables
-    hearing: Hearing | None
-    traffic: Traffic | None
-    now: datetime
-    acted: set[str] = msgspec.field(default_factory=set)
-    """Models something was decided about."""
-    disturbed: set[str] = msgspec.field(default_factory=set)
-    """Models that were made to give room: not to be looked at on the state before that."""
-    leaving: list[Replica] = msgspec.field(default_factory=list)
-    """Replicas that this round told to go, or gave a successor."""
-    replaced: list[Replica] | None = None
-    """Replicas that leave as soon as their successors, which are starting, serve; None: not looked up yet."""
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -415,21 +389,3 @@ class Look:
         if lost:
             return f"takes the place of {lost[0].replica_id}: {lost[0].reason}"
         return f"{running} of {part.wanted} wanted were there"
-
-
-def replica_name(model: Model, already: int) -> str:
-    """The id of the next replica, from what the log says of the model: the same for whoever decides."""
-    text = f"{model.name}:{model.born}:{model.placings + already}"
-    return "r-" + base64.b32encode(hashlib.sha256(text.encode()).digest())[:8].decode().lower()
-
-
-def leader_port(state: State, replica_id: str, shards: tuple[ShardPlacement, ...]) -> int:
-    """A port of the leading machine that no other replica over several machines uses there."""
-    low, high = LEADER_PORTS
-    taken = {
-        state.facts.replicas[shard_id.rpartition("-")[0]].leader_port
-        for shard_id in state.held.get(shards[0].machine_id, ())
-    }
-    first = int.from_bytes(hashlib.sha256(replica_id.encode()).digest()[:4], "big") % (high - low)
-    ports = (low + (first + i) % (high - low) for i in range(high - low))
-    return next(port for port in ports if port not in taken)

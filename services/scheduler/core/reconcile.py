@@ -15,9 +15,10 @@ from libs.events.replica import ShardPlacement
 from .candidates import Tables
 from .demand import CLASSES
 from .hearing import Hearing
-from .look import Look, Round
+from .look import Look
 from .nodes import Decision, node_decisions
 from .room import Room
+from .round import Round
 from .state import Model, State
 from .traffic import Traffic
 

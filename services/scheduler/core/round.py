@@ -1,0 +1,32 @@
+"""One round of decisions: what it is decided on, and what the models looked at before have changed about that."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from .candidates import Tables
+from .hearing import Hearing
+from .room import Room
+from .state import Replica, State
+from .traffic import Traffic
+
+
+class Round(msgspec.Struct):
+    """One round of decisions."""
+
+    state: State
+    room: Room
+    tables: Tables
+    hearing: Hearing | None
+    traffic: Traffic | None
+    now: datetime
+    acted: set[str] = msgspec.field(default_factory=set)
+    """Models something was decided about."""
+    disturbed: set[str] = msgspec.field(default_factory=set)
+    """Models that were made to give room: not to be looked at on the state before that."""
+    leaving: list[Replica] = msgspec.field(default_factory=list)
+    """Replicas that this round told to go, or gave a successor."""
+    replaced: list[Replica] | None = None
+    """Replicas that leave as soon as their successors, which are starting, serve; None: not looked up yet."""
