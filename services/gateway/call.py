@@ -170,8 +170,9 @@ class Call:
     def warn(self, warnings: Iterable[str]) -> None:
         """Tell the client what of its request had no effect."""
         for warning in list(warnings)[:MOST_WARNINGS]:
-            text = " ".join(warning.split())[:WARNING_CHARACTERS]
-            self.headers.append((b"x-llmgw-warning", text.encode("ascii", "replace")))
+            # A field's name is in it, and that is the client's own: only what a header may hold goes in.
+            text = "".join(c if " " <= c <= "~" else "?" for c in " ".join(warning.split())[:WARNING_CHARACTERS])
+            self.headers.append((b"x-llmgw-warning", text.encode("ascii")))
 
     @property
     def elapsed_ms(self) -> float:

@@ -260,6 +260,10 @@ async def test_what_had_no_effect_is_said(gateway: Client) -> None:
     response = await gateway.send("POST", "/v1/messages", asked("/v1/messages", service_tier="auto"))
     assert response.status == 200
     assert response.headers["x-llmgw-warning"].startswith("service_tier has no meaning")
+    odd = asked("/v1/messages", metadata={"a\x00\x01\x7f\r\nx-forged: 1 ü": "x"})
+    response = await gateway.send("POST", "/v1/messages", odd)
+    assert response.status == 200
+    assert response.headers["x-llmgw-warning"].startswith("metadata.a??? x-forged: 1 ? has no meaning")
 
 
 async def test_policies_hold_on_every_route(
