@@ -29,11 +29,11 @@ def node_decisions(state: State, hearing: Hearing | None, now: datetime) -> list
         if not machine.joined:
             found.append((f"EVENTS:{machine.position}", NodeJoined(at=now, machine_id=machine_id)))
         elif hearing is not None and (heard := hearing.get(machine_id)) is not None:
-            found.extend(_heard(machine_id, machine, heard, now))
+            found.extend(_heard(state, machine_id, machine, heard, now))
     return found
 
 
-def _heard(machine_id: str, machine: Machine, heard: Heard, now: datetime) -> Iterator[Decision]:
+def _heard(state: State, machine_id: str, machine: Machine, heard: Heard, now: datetime) -> Iterator[Decision]:
     if machine.lost_at is None and heard.silent_ms >= LOST_AFTER_MS:
         yield (
             f"node.{machine_id}:silence:{machine.position}",
@@ -46,6 +46,8 @@ def _heard(machine_id: str, machine: Machine, heard: Heard, now: datetime) -> It
         )
     if heard.present:
         for shard_id, orphan in machine.orphans.items():
+            if orphan.replica_id in state.facts.replicas:
+                continue  # placed elsewhere: what this machine says of it ends nothing there
             known_for = now - max(orphan.since, machine.here_since)
             if shard_id not in heard.shards and known_for >= ABSENT_AFTER:
                 yield (

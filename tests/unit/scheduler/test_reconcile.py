@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from libs.events.commands import CordonNode, DrainNode, RemoveModel, RestartModel, ScaleModel, UncordonNode
 from libs.events.model import ModelParked, ModelUnplaced, Scaling
 from libs.events.node import NodeLost, NodeReturned
 from libs.events.replica import ReplicaDraining, ReplicaFailed, ReplicaPlaced, ReplicaRecovered, ReplicaStopped
-from libs.events.shard import ShardAdopted, ShardStarting, ShardStopped
+from libs.events.shard import ShardAdopted, ShardReady, ShardStarting, ShardStopped
 from services.scheduler.core import look
 from services.scheduler.core.views import route
 
@@ -439,6 +441,23 @@ def test_a_shard_nobody_asked_for_blocks_its_machine_until_it_is_gone(world: Wor
     assert machine.shards
     world.wait(40)
     assert world.state.facts.machines["cpu-1"].orphans == {}
+
+
+def test_a_machine_that_speaks_of_another_s_replica_ends_nothing(world: World) -> None:
+    for name in ("cpu-1", "cpu-2"):
+        world.machine(name)
+    world.define(model_spec())
+    world.settle()
+    [holder] = world.serving()
+    liar = "cpu-2" if holder == "cpu-1" else "cpu-1"
+    [replica] = world.state.facts.replicas.values()
+    claim = {"at": world.now - timedelta(days=1), "machine_id": liar, "shard_id": f"{replica.replica_id}-0"}
+    claim |= {"replica_id": replica.replica_id, "model": replica.model, "generation": 1}
+    world.append(ShardReady(**claim, pid=1, url="http://elsewhere:1", loaded_ms=1))
+    world.wait(60)
+    assert world.serving() == [holder]
+    assert [endpoint.machine_id for endpoint in route(world.state, world.model()).endpoints] == [holder]
+    assert len(world.events(ReplicaPlaced)) == 1
 
 
 # definitions, cordons, drains
