@@ -18,11 +18,14 @@ from cli.parts import hardware_of
 from libs.bus import AskFailed, Bus, Delivery
 from libs.events.machine import Gpu, GpuSample, MachineRegistered, MachineSample
 from libs.events.questions import AskDoctor, AskFabricMap, DoctorAnswer, FabricMap
+from libs.events.views import Desired
 from libs.testing.nats import NatsServer
 from libs.testing.waiting import eventually
 from services.nodeagent import fleet, hardware
+from services.nodeagent.app import stop_all
 from services.nodeagent.settings import NodeAgentSettings
 from services.nodeagent.simulation.settings import SimulatedFabric, SimulatedFault, SimulatedGpus, SimulatedMachine
+from tests.unit.nodeagent.wanted import desired, shard
 
 from .box import Box
 
@@ -53,6 +56,11 @@ class Machines:
 
         await self._bus.follow("TELEMETRY", ["llmgw.tel.machine.>"], heard, start="new")
         return self._spawn(described)
+
+    def settings(self) -> NodeAgentSettings:
+        return NodeAgentSettings(
+            data_dir=self._folder / "data", fleet=self._folder / "fleet.yaml", engines=("sim",), stop_grace_s=1.0
+        )
 
     def _spawn(self, described: str) -> psutil.Process:
         file, settings = self._folder / "fleet.yaml", self._folder / "nodeagent.yaml"
@@ -97,6 +105,28 @@ async def test_a_fleet_file_becomes_as_many_agents(machines: Machines, bus: Bus)
     assert registered["cpu"].gpus_state == "absent"
     answer = await bus.ask(AskDoctor(machine_id="gpu-3"), DoctorAnswer, timeout_s=20)
     assert any("8 can be used" in finding.found for finding in answer.findings)
+
+
+async def test_engines_of_a_fleet_outlive_its_process_and_are_taken_over(machines: Machines, bus: Bus) -> None:
+    kinds: Counter[str] = Counter()
+
+    async def happened(delivery: Delivery) -> None:
+        kinds[type(delivery.message).__name__] += 1
+
+    await bus.follow("EVENTS", ["llmgw.evt.shard.>"], happened)
+    fleet_file = "machines:\n  - {id: a, cores: 4, memory_mb: 8000, copies: 2}\n"
+    await machines.start(fleet_file)
+    await bus.view("desired", Desired).put("a-2", desired(1, shard(), machine_id="a-2"))
+    await eventually(lambda: kinds["ShardReady"] == 1, 20)
+    assert machines.process is not None
+    machines.process.kill()
+    machines.process.wait()
+    await machines.start(fleet_file)
+    await eventually(lambda: kinds["ShardAdopted"] == 1, 20)
+    machines.process.kill()
+    machines.process.wait()
+    assert await stop_all(machines.settings()) == ["r-1-0"]
+    assert kinds["ShardFailed"] == 0
 
 
 TIMELINE = (
