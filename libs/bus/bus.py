@@ -57,6 +57,8 @@ T = TypeVar("T")
 RETRY_FOR_S = 15.0
 """Loss of a stream's leader on three replicas took about seven seconds; twice that is tried."""
 ASK_AGAIN_S = 0.1
+ASK_ANOTHER_S = 1.5
+"""A question not answered for so long is put once more: questions change nothing, and instances share them out."""
 VERSION = "0.1.0"
 
 
@@ -313,22 +315,34 @@ class Bus:
         headers = {TYPE: tag_of(question)}
         _trace(headers)
         subject = subject_of(question)
+        payload = encode(question)
         deadline = time.monotonic() + timeout_s
-        while True:
-            left_s = max(0.05, deadline - time.monotonic())
-            try:
-                reply = await self.transport.request(subject, encode(question), headers, left_s)
-                break
-            except BusAway as error:
-                # That nobody listens is known at once, but somebody may in a moment.
-                if time.monotonic() + ASK_AGAIN_S < deadline:
+        asked: set[asyncio.Task[Reply]] = set()
+        try:
+            while True:
+                left_s = deadline - time.monotonic()
+                if left_s > 0:
+                    request = self.transport.request(subject, payload, headers, left_s)
+                    asked.add(asyncio.ensure_future(request))
+                elif not asked:
+                    owner = ".".join(subject.split(".")[2:-1])
+                    raise AskFailed(f"no {owner} answered within {timeout_s:g} s: is it running?")
+                # The instance that got it may be frozen: then another is asked too, and the first answer is taken.
+                done, asked = await asyncio.wait(
+                    asked, timeout=min(max(left_s, 0.05), ASK_ANOTHER_S), return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    error = task.exception()
+                    if error is None:
+                        return _answered(task.result(), kind)
+                    if not isinstance(error, BusAway):
+                        raise error
+                if done:  # that nobody listens is known at once, but somebody may in a moment
                     await asyncio.sleep(ASK_AGAIN_S)
-                    continue
-                owner = ".".join(subject.split(".")[2:-1])
-                raise AskFailed(f"no {owner} answered within {timeout_s:g} s: is it running? ({error})") from None
-        if reply.error is not None:
-            raise AskFailed(reply.error)
-        return decode_as(kind, reply.payload)
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
 
     async def answer(
         self,
@@ -341,6 +355,12 @@ class Bus:
         for kind, handler in handlers.items():
             endpoints[pattern_of(kind, **ids)] = _answerer(kind, handler)
         self._stops.append(await self.transport.serve(service, VERSION, endpoints))
+
+
+def _answered(reply: Reply, kind: type[T]) -> T:
+    if reply.error is not None:
+        raise AskFailed(reply.error)
+    return decode_as(kind, reply.payload)
 
 
 def _answerer(kind: type[Question], handler: Callable[[Any], Awaitable[Any]]) -> Answerer:

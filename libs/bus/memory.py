@@ -237,8 +237,12 @@ class MemoryTransport:
         answerers = self._cluster.services.get(subject)
         if not answerers:
             raise BusAway("no responders")
-        async with asyncio.timeout(timeout_s):
-            return await answerers[0](payload)
+        answerers.append(answerers.pop(0))  # they take turns
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answerers[0](payload)
+        except TimeoutError:
+            raise BusAway("timeout") from None
 
     async def serve(self, name: str, version: str, endpoints: Mapping[str, Answerer]) -> Stop:
         for subject, answerer in endpoints.items():

@@ -389,3 +389,23 @@ async def test_telemetry_is_heard_and_not_missed_when_the_bus_is_gone(open_bus: 
     await bus.append(message, cause="x")
     await eventually(lambda: heard == [message])
     await stop()
+
+
+async def test_a_question_that_a_frozen_instance_got_is_answered_by_another(open_bus: Open) -> None:
+    frozen, alive, client = await open_bus("scheduler"), await open_bus("scheduler"), await open_bus("operator")
+    held = asyncio.Event()
+
+    async def never(question: ListNodes) -> NodesAnswer:
+        held.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def nodes(question: ListNodes) -> NodesAnswer:
+        return NodesAnswer(nodes=())
+
+    await frozen.answer("scheduler", {ListNodes: never})
+    while not held.is_set():  # who gets it is chance: until the frozen one got one
+        asking = asyncio.ensure_future(client.ask(ListNodes(), NodesAnswer, timeout_s=20))
+        await asyncio.wait_for(held.wait(), 5)
+    await alive.answer("scheduler", {ListNodes: nodes})
+    assert await asyncio.wait_for(asking, 25) == NodesAnswer(nodes=())
