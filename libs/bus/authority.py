@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
-from libs.events import BadPayload, Command, Event, UnknownTag, decode, tag_of
+from libs.events import BadPayload, Command, Event, UnknownTag, decode, subject_of, tag_of
 from libs.events.commands import Outcome, Problem
 from libs.events.leadership import ELECTIONS
 from libs.events.questions import Examine, Examined
@@ -298,9 +298,24 @@ class Authority(Generic[S]):
                 return
             sequence = 0
             for cause, event in decisions:
-                sequence = await self._bus.append(event, cause=cause, fence=self._fence)
+                sequence = await self._append(event, cause, None)
             await self._follower.reached(sequence)
         log.error("%s does not settle: it keeps deciding %s", self._service, decisions[0])
+
+    async def _append(self, event: Event, cause: str, actor: str | None) -> int:
+        """Append a decision, and see that what stands there is it.
+
+        Ids are made of causes, which others can foresee: a node that put the id on a fact of its own would have the
+        server take our decision for a repetition of that.
+        """
+        subject = subject_of(event)
+        while True:
+            sequence = await self._bus.append(event, cause=cause, actor=actor, fence=self._fence)
+            stored = await self._bus.transport.message("EVENTS", sequence)
+            if stored is not None and stored.subject == subject:
+                return sequence
+            log.error("the id of a decision on %s was used by somebody else, at sequence %d", subject, sequence)
+            cause = f"{cause}:{os.urandom(6).hex()}"
 
     async def _refresh(self) -> None:
         if self._on_change is not None and not self._lost.is_set():
@@ -344,7 +359,7 @@ class Authority(Generic[S]):
             return Outcome(command_id=command_id, status="unchanged")
         if self._fence is None or self._lost.is_set():
             raise NotLeader("the lease was lost")
-        sequence = await self._bus.append(event, cause=command_id, actor=delivery.actor, fence=self._fence)
+        sequence = await self._append(event, command_id, delivery.actor)
         await self._follower.reached(sequence)
         await self._refresh()
         return Outcome(command_id=command_id, status="done", event=tag_of(event), sequence=sequence)

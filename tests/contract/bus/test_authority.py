@@ -220,3 +220,16 @@ async def test_a_snapshot_of_other_code_another_log_or_with_a_broken_file_is_not
     assert Snapshot(path, State, services.guard.core).load("stream-1", 5) is None
     path.write_bytes(path.read_bytes()[:-9])
     assert Snapshot(path, State).load("stream-1", 5) is None
+
+
+async def test_a_decision_whose_id_somebody_else_used_is_made_all_the_same(open_bus: Open) -> None:
+    bus, node, client = await open_bus("scheduler"), await open_bus("node-x"), await open_bus("operator")
+    leader = authority(bus, "a")
+    await leader.start()
+    await eventually(lambda: leader.leading)
+    forged = {"Nats-Msg-Id": "c-1/llmgw.evt.node.m.cordoned", "Llmgw-Type": "node.joined.v1"}
+    await node.transport.store("llmgw.evt.machine.x.registered", b"{}", forged)
+    outcome = await client.command(CordonNode(machine_id="m"), command_id="c-1")
+    assert outcome.status == "done"
+    assert leader.state.cordoned == {"m": ""}
+    await leader.stop()
