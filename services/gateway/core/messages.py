@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from .errors import Fault, bad_body
+from .protocols.fields import decoded
 from .raw import ABSENT
 
 
@@ -81,10 +82,11 @@ def media(body: bytes) -> tuple[str, str] | None:
     """Where the first part of a request is that is no text, and what it is.
 
     ``body`` is the client's own, in whatever protocol; it is looked into only when such a word stands in it.
+    Raises Fault (400) when it is no object.
     """
     if _MAYBE.search(body) is None:
         return None
-    fields = msgspec.json.decode(body)
+    fields = decoded(body)
     for name in ("messages", "input"):
         value = fields.get(name)
         for index, message in enumerate(value if isinstance(value, list) else ()):

@@ -1,0 +1,118 @@
+"""Mutated bodies and streams: a fault that names what is wrong, or an answer; never anything else, and nothing kept."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.gateway.core import body as readers
+from services.gateway.core.engine_errors import fault_in
+from services.gateway.core.errors import Fault, body_of, protocol_of
+from services.gateway.core.kinds import COMPLETIONS, Kind
+from services.gateway.core.messages import media
+from services.gateway.core.protocols.chat_to_message import MessageEvents, MessageShape
+from services.gateway.core.protocols.chat_to_response import ResponseEvents, shape_of
+from services.gateway.core.protocols.events import BadStream
+from services.gateway.core.sse import EventStream, Overlong
+from services.gateway.core.usage import Used, answer_in
+
+from .mutations import bodies, streams
+from .protocols.streams import chat_of
+
+KINDS: dict[str, Kind] = {kind.path: kind for kind in COMPLETIONS}
+SHAPE = shape_of({"model": "m"}, "t1")
+HANG_S = 2.0
+GROWTH_BYTES = 48 * 1024 * 1024
+
+
+def read(path: str, data: bytes) -> None:
+    """What the gateway does with a body before an engine is asked. Faults are well-formed and the client's."""
+    kind = KINDS[path]
+    try:
+        media(data)
+        spoken = kind.dialect(data, "t1") if kind.dialect is not None else None
+        sent = spoken.body if spoken is not None else data
+        asked = readers.read(sent, kind.content, spoken is not None)
+        readable = readers.readable(sent)
+        readable.edit(())
+        assert len(readable.segments()) <= readers.MOST_SEGMENTS + 1
+        if asked.stream:
+            sent = readers.edited(sent, {"stream_options": readers.asking_usage(asked, sent)})
+        readers.edited(sent, {"model": b'"other"'})
+    except Fault as fault:
+        if not fault.message or not 400 <= fault.status < 500:
+            raise AssertionError(f"{fault.status} {fault.message!r}") from fault
+        body_of(fault, protocol_of(path), "req-1")
+
+
+def passed(name: str, pieces: list[bytes]) -> None:
+    """What the gateway does with an engine's stream, for clients of every protocol."""
+    for client in (
+        None,
+        MessageEvents(MessageShape("t1", "m", thinks=True)),
+        ResponseEvents(shape_of({"model": "m"}, "t1")),
+    ):
+        chat, scanner = chat_of(name), EventStream(wants_usage=True)
+        try:
+            for piece in pieces:
+                out = scanner.feed(chat.feed(piece))
+                if client is not None:
+                    client.feed(out)
+                if scanner.finished or scanner.failure is not None:
+                    break
+            if scanner.failure is not None:
+                body_of(fault_in(scanner.failure, 502))
+            elif scanner.complete:
+                used = scanner.usage.used() if scanner.usage is not None else Used()
+                out = scanner.close(used)
+                if client is not None:
+                    client.feed(out)
+        except (BadStream, Overlong):
+            pass
+        if client is not None:
+            client.fail(Fault(502, "upstream_error", "broken"))
+    answer_in(pieces[0])
+    fault_in(pieces[0], 400)
+
+
+def hammered(cases: Iterator[tuple[str, Any]], one: Callable[[str, Any], None], count: int) -> None:
+    """Run all; none takes long, and after a tenth of them the process grows no more."""
+    base = 0
+    for n, (name, data) in enumerate(cases):
+        began = time.perf_counter()
+        try:
+            one(name, data)
+        except Exception as error:
+            raise AssertionError(f"{name}: {data!r}") from error
+        assert time.perf_counter() - began < HANG_S, (name, data)
+        if n == count // 10:
+            gc.collect()
+            base = resident()
+    gc.collect()
+    assert resident() - base < GROWTH_BYTES
+
+
+def resident() -> int:
+    """Bytes of memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_bodies() -> None:
+    hammered(bodies(1, 5_000), read, 5_000)
+
+
+def test_streams() -> None:
+    hammered(streams(1, 1_500), passed, 1_500)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * 3600)
+def test_a_million_bodies_and_streams() -> None:
+    hammered(bodies(2, 700_000), read, 700_000)
+    hammered(streams(2, 300_000), passed, 300_000)
