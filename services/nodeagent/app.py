@@ -100,6 +100,7 @@ class NodeAgent:
             room=self._room,
             gpus=lambda: {gpu.uuid: gpu for gpu in self._hardware.gpus.gpus},
             holders=lambda: {} if self._hardware.simulated else self._hardware.holders(),
+            gpu_used_mb=self._hardware.gpu_used_mb,
             ports=lambda: self._hardware.ports,
             interface=machine.interface_of(self._hardware.address),
             stop_grace_s=settings.stop_grace_s,

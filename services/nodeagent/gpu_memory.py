@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 _HOLDS_AFTER_S = 15.0
 """An engine that answers has loaded its model: its memory must be where it computes by now."""
 
+_GROWS_MB = 100
+"""A context alone takes more."""
+
 RANK_SETTLES_S = 5.0
 """A rank that cannot join its leader ends within this."""
 
@@ -28,7 +31,12 @@ _LOOK_S = 0.25
 
 
 async def until_held(
-    node: Node, wanted: ShardWanted, process: EngineProcess, at_least_s: float, raise_if_dead: Callable[[], None]
+    node: Node,
+    wanted: ShardWanted,
+    process: EngineProcess,
+    used_before_mb: dict[str, int],
+    at_least_s: float,
+    raise_if_dead: Callable[[], None],
 ) -> dict[str, int]:
     """Wait until the engine or a descendant holds memory on each of its GPUs, as far as these say who does; how much
     it holds on each, MB.
@@ -46,7 +54,11 @@ async def until_held(
             ours = {one.pid for one in await asyncio.to_thread(processes.members, process, mark)}
             for uuid in wanted.devices:
                 if uuid in holders and not ours & holders[uuid].keys():
-                    without.append(uuid)
+                    # In a container the driver may name processes by numbers that mean nothing here: then what is
+                    # used must have grown.
+                    grown = node.gpu_used_mb().get(uuid, 0) - used_before_mb.get(uuid, 0)
+                    if uuid in used_before_mb and grown < _GROWS_MB:
+                        without.append(uuid)
                 elif uuid in holders:
                     held[uuid] = sum(holders[uuid][pid] or 0 for pid in ours & holders[uuid].keys())
         if not without and waited >= at_least_s:

@@ -209,6 +209,11 @@ class Hardware:
         joins = any(gpu.nvlink is not None for gpu in gpus)
         return msgspec.structs.replace(found, gpus=gpus), imex(self.here) if joins else None
 
+    def gpu_used_mb(self) -> dict[str, int]:
+        """GPU UUID to the memory used on it, by whomever, as far as it was measured within the last minute."""
+        samples = self._gpu_samples.latest(_STALE_S) or ()
+        return {one.uuid: one.memory_used_mb for one in samples if one.memory_used_mb is not None}
+
     def _look_at_ports(self) -> tuple[tuple[FabricPort, ...], str, tuple[PortSample, ...]]:
         found, why = self._port_reader.look()
         if self._invented is not None:

@@ -72,6 +72,7 @@ class ShardLife:
         self.cpu_cores: float | None = None
         self.ready = False
         self._draining = False
+        self._used_before_mb: dict[str, int] = {}
 
     @property
     def wanted(self) -> ShardWanted:
@@ -216,6 +217,7 @@ class ShardLife:
             ports=node.ports(),
         )
         command = engine.command(wanted, place)
+        self._used_before_mb = node.gpu_used_mb()
         # On disk before it runs: whatever carries the mark from now on belongs to this shard.
         self._write(phase="spawning", command=tuple(command), url=url, spawned_at=datetime.now(UTC))
         try:
@@ -237,6 +239,7 @@ class ShardLife:
             self.wanted,
             process,
             client,
+            self._used_before_mb,
             lambda: self.usage.rss_mb if self.usage else 0,
             lambda: self._raise_if_dead(process, "loading", "while loading"),
         )

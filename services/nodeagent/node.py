@@ -54,6 +54,8 @@ class Node(msgspec.Struct, kw_only=True):
     """The GPUs as they are now, by UUID."""
     holders: Callable[[], dict[str, dict[int, int | None]]]
     """GPU UUID to the processes that hold memory on it, MB each; a GPU that does not say is absent."""
+    gpu_used_mb: Callable[[], dict[str, int]]
+    """GPU UUID to the memory used on it, by whomever."""
     ports: Callable[[], tuple[FabricPort, ...]]
     interface: str | None
     """The network interface that holds ``host``."""

@@ -25,13 +25,19 @@ async def until_serving(
     wanted: ShardWanted,
     process: EngineProcess,
     client: EngineClient,
+    used_before_mb: dict[str, int],
     rss_mb: Callable[[], int],
     raise_if_dead: Callable[[], None],
 ) -> dict[str, int]:
-    """Returns when it serves, with the memory it holds on each of its GPUs, MB. Raises Failure."""
+    """``used_before_mb``: what was used on its GPUs before it was started; empty when that is not known. ``rss_mb``:
+    what its processes hold of main memory.
+
+    Returns when it serves, with the memory it holds on each of its GPUs, MB. Raises Failure."""
     if wanted.rank > 0:
         # It has no door: its leader answers once every rank has joined.
-        return await gpu_memory.until_held(node, wanted, process, gpu_memory.RANK_SETTLES_S, raise_if_dead)
+        return await gpu_memory.until_held(
+            node, wanted, process, used_before_mb, gpu_memory.RANK_SETTLES_S, raise_if_dead
+        )
     mark = processes.mark_of(node.files.data_dir, wanted.shard_id)
     port = urlsplit(client.url).port or 0
     output = node.files.output(wanted.shard_id)
@@ -55,7 +61,7 @@ async def until_serving(
         if silent is not None:
             raise Failure("loading", f"the engine was not ready {silent:.0f} s after its last sign of progress")
         await asyncio.sleep(0.05 if time.monotonic() - begun < 2 else 0.25)
-    held = await gpu_memory.until_held(node, wanted, process, 0.0, raise_if_dead)
+    held = await gpu_memory.until_held(node, wanted, process, used_before_mb, 0.0, raise_if_dead)
     try:
         trouble = await client.generates(wanted.served_name)
     except Unreachable as error:

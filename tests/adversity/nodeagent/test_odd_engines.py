@@ -124,6 +124,7 @@ async def test_an_engine_that_fell_back_to_the_cpu_is_not_ready(box: Box) -> Non
     box.start_agent(EIGHT_CARDS + HELD)
     machine = await box.next(MachineRegistered)
     first, second = machine.gpus[0].uuid, machine.gpus[1].uuid
+    await eventually(lambda: any(sample.gpus for sample in box.samples))
     await box.want(shard("r-1-0", devices=(first,)), shard("r-2-0", devices=(second,)))
     failed = await box.next(ShardFailed)
     assert failed.shard_id == "r-2-0"
@@ -132,6 +133,22 @@ async def test_an_engine_that_fell_back_to_the_cpu_is_not_ready(box: Box) -> Non
     ready = await box.next(ShardReady)
     assert ready.shard_id == "r-1-0"
     assert ready.gpu_memory_mb == {first: 500}
+
+
+async def test_processes_named_by_numbers_of_another_container_are_no_proof(box: Box) -> None:
+    grows = """
+from services.nodeagent.life import ShardLife
+spawn = ShardLife._spawn
+def then_grow(self, *arguments):
+    spawn(self, *arguments)
+    described.nvml.cards[1].memory_used_mb += 5000
+ShardLife._spawn = then_grow
+"""
+    box.start_agent(EIGHT_CARDS + HELD + grows)
+    machine = await box.next(MachineRegistered)
+    await eventually(lambda: any(sample.gpus for sample in box.samples))
+    await box.want(shard("r-2-0", devices=(machine.gpus[1].uuid,)))
+    await box.next(ShardReady)
 
 
 async def test_starts_on_one_card_wait_for_each_other(box: Box) -> None:
