@@ -18,7 +18,7 @@ from libs.bus import Bus
 from libs.runtime.servers.ports import free_port
 from libs.testing.server import ServerProcess
 
-from .conftest import KEY, Client, World
+from .conftest import CHAT, KEY, Client, World
 
 HI: Any = [{"role": "user", "content": "Say hello."}]
 
@@ -93,3 +93,32 @@ async def test_every_route(gateway: Client, world: World) -> None:
     assert len(tokens.json["tokens"]) > 1
     back = await gateway.send("POST", "/detokenize", {"model": "gemma", "tokens": tokens.json["tokens"]})
     assert back.json["content"] == "Say hello."
+
+
+PICTURE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
+WRONG: list[tuple[str, dict[str, Any], str | None, str | None]] = [
+    ("an image", {"messages": [{"role": "user", "content": PICTURE}]}, "unsupported_content", "messages.0.content.0"),
+    ("no text", {"messages": [{"role": "user", "content": 3}]}, "invalid_type", "messages.0.content"),
+    ("no role", {"messages": [{"content": "x"}]}, "missing_required_parameter", "messages.0.role"),
+    ("a part unknown", {"messages": [{"role": "user", "content": [{"type": "smell"}]}]}, None, None),
+    ("a role unknown", {"messages": [{"role": "\x00", "content": "x"}], "max_tokens": 1}, None, None),
+    ("hot", {"messages": HI, "temperature": "hot"}, "invalid_type", "temperature"),
+    ("stop", {"messages": HI, "stop": [3]}, "invalid_type", "stop.0"),
+    ("tools", {"messages": HI, "tools": [{"type": "function", "function": {}}]}, None, "tools.0.function.name"),
+    ("too long", {"messages": [{"role": "user", "content": "word " * 4000}]}, "context_length_exceeded", "messages"),
+]
+
+
+async def test_what_is_wrong_is_said_before_an_exception_is(gateway: Client) -> None:
+    for name, fields, code, param in WRONG:
+        for stream in (False, True):
+            response = await gateway.send("POST", CHAT, {"model": "gemma", **fields, "stream": stream})
+            if response.status == 200:
+                assert name == "a role unknown", name
+                continue
+            assert 400 <= response.status < 500, (name, response.body)
+            assert "exception" not in response.error["message"], name
+            if code is not None:
+                assert response.error["code"] == code, name
+            if param is not None:
+                assert response.error["param"] == param, name
