@@ -18,10 +18,25 @@ from libs.events.commands import (
     StopSystem,
     UncordonNode,
 )
-from libs.events.questions import AskLogs, ListNodes, LogsAnswer, NodesAnswer
+from libs.events.questions import (
+    AskDoctor,
+    AskFabricMap,
+    AskLogs,
+    DoctorAnswer,
+    FabricMap,
+    ListNodes,
+    LogsAnswer,
+    NodesAnswer,
+)
 
 FOLLOW_S = 0.5
 """How often a followed log is asked for what is new."""
+
+LOOK_S = 60.0
+"""A node that looks itself over waits for each of its tools."""
+
+SCAN_S = 120.0
+"""Mapping a fabric of thousands of ports takes so long."""
 
 
 @click.group()
@@ -118,6 +133,38 @@ async def cap_rack(cluster: Cluster, rack: str, watts: int | None) -> None:
     outcome = await cluster.send(CapRack(rack=rack, watts=watts))
     said = f"rack {rack} may draw {watts} W" if watts is not None else f"rack {rack} has no limit"
     cluster.out.one(outcome, [outcome.message or said])
+
+
+@node.command("doctor")
+@click.argument("name")
+@on_cluster
+async def doctor(cluster: Cluster, name: str) -> None:
+    """What is wrong with a node by its own look, the most serious first (on the node itself: llmgw doctor)."""
+    answer = await cluster.ask(AskDoctor(machine_id=name), DoctorAnswer, timeout_s=LOOK_S)
+    lines = []
+    for one in answer.findings:
+        lines.append(f"{one.severity:<6}  {one.subject}: {one.found}")
+        lines += [f"        {what}: {text}" for what, text in (("costs", one.costs), ("fix", one.fix)) if text]
+    cluster.out.one(answer, lines)
+
+
+@node.command("fabric")
+@click.argument("name")
+@click.argument("adapter")
+@click.option("--port", type=click.IntRange(1), default=1, show_default=True)
+@on_cluster
+async def fabric(cluster: Cluster, name: str, adapter: str, port: int) -> None:
+    """The InfiniBand fabric as one adapter of a node sees it: switches, who is where, slow cables."""
+    question = AskFabricMap(machine_id=name, adapter=adapter, port=port)
+    found = await cluster.ask(question, FabricMap, timeout_s=SCAN_S)
+    lines = [f"{found.cables} cables; " + ", ".join(f"{one.name} ({one.tier})" for one in found.switches)]
+    lines += [f"rail {rail}: {', '.join(leaves)}" for rail, leaves in found.rails.items()]
+    lines += [f"{one.machine} {one.adapter}: {one.leaf}" for one in found.adapters]
+    lines += [
+        f"SLOW {one.one} - {one.other}: {one.link}, {one.rate_gbps:g} of {one.expected_gbps:g} Gb/s"
+        for one in found.slow_cables
+    ]
+    cluster.out.one(found, lines)
 
 
 @click.command()

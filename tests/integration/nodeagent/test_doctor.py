@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from libs.bus import Bus
 from libs.events.machine import MachineRegistered
 from libs.events.questions import AskDoctor, DoctorAnswer
+from libs.testing.nats import NatsServer
 
 from .box import Box
 
@@ -43,3 +45,22 @@ async def test_a_machine_is_examined_over_the_bus(box: Box, bus: Bus) -> None:
     assert "ask.node.doctor.v1" in machine.features
     answer = await bus.ask(AskDoctor(machine_id="box"), DoctorAnswer, timeout_s=20)
     assert {"machine", "engines"} <= {one.subject for one in answer.findings}
+
+
+async def test_a_machine_is_examined_from_the_command_line(box: Box, nats_server: NatsServer) -> None:
+    box.start_agent()
+    await box.next(MachineRegistered)
+
+    async def llmgw(*arguments: str) -> tuple[int | None, str, str]:
+        command = [sys.executable, "-m", "cli.main", *arguments, "--nats", nats_server.url]
+        pipe = asyncio.subprocess.PIPE
+        ran = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+        out, complaint = await asyncio.wait_for(ran.communicate(), 60)
+        return ran.returncode, out.decode(), complaint.decode()
+
+    code, out, _ = await llmgw("node", "doctor", "box")
+    assert code == 0
+    assert "machine: " in out
+    code, _, complaint = await llmgw("node", "fabric", "box", "mlx5_9")
+    assert code == 1
+    assert "no InfiniBand adapter of this machine" in complaint
