@@ -48,6 +48,9 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The pieces of several calls alternate."""
     refuse: bool = False
     """The answer is a refusal."""
+    agent: bool = False
+    """As a model that uses its tools: unless the last message is a tool's result it calls the one the prompt names, or
+    else the first, once for each thing the last message quotes. Arguments, and JSON, hold what it quotes and counts."""
 
 
 class BehaviourWanted(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

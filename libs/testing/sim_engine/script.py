@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -14,6 +15,8 @@ LEAD = ("I ", "look. ")
 REFUSAL = ("I ", "will ", "not. ")
 PIECES = 3
 """Of the arguments of a call."""
+QUOTED = re.compile(r"""(?<!\w)(?:'([^']+)'|"([^"]+)")(?!\w)""")
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?![\w.]*\d)")
 
 
 class Script(msgspec.Struct):
@@ -53,7 +56,7 @@ def script_of(asked: Asked, behaviour: Behaviour, request_id: str, words: list[s
     """
     deltas: list[dict[str, Any]] = [{"reasoning_content": f"thought{n} "} for n in range(behaviour.thinking)]
     calls = _calls(asked, behaviour, request_id)
-    schema = ((asked.response_format or {}).get("json_schema") or {}).get("schema")
+    schema = _schema(asked, behaviour)
     finish = b'"stop"'
     if behaviour.refuse:
         deltas += [{"refusal": word} for word in REFUSAL]
@@ -65,11 +68,22 @@ def script_of(asked: Asked, behaviour: Behaviour, request_id: str, words: list[s
         else:
             deltas += [piece for call in calls for piece in call]
     elif schema is not None:
-        text = msgspec.json.encode(instance_of(schema)).decode()
+        text = msgspec.json.encode(
+            instance_of(schema, found=Found(asked.last()) if behaviour.agent else NOTHING)
+        ).decode()
         deltas += [{"content": part} for part in _cut(text, PIECES)]
     elif deltas:
         deltas += [{"content": word} for word in words]
     return Script(deltas, finish, behaviour.thinking) if deltas else None
+
+
+def _schema(asked: Asked, behaviour: Behaviour) -> dict[str, Any] | None:
+    """Of the JSON that is asked for. One that was told in words has the properties the words quote."""
+    form = asked.response_format or {}
+    if form.get("type") == "json_object" and behaviour.agent:
+        return {"properties": {name: {"type": "string"} for name in Found(asked.last()).quoted}}
+    schema: dict[str, Any] | None = (form.get("json_schema") or {}).get("schema")
+    return schema
 
 
 def _calls(asked: Asked, behaviour: Behaviour, request_id: str) -> list[list[dict[str, Any]]]:
@@ -79,10 +93,19 @@ def _calls(asked: Asked, behaviour: Behaviour, request_id: str) -> list[list[dic
     if isinstance(choice, dict):
         offered = [function for function in offered if function["name"] == choice["function"]["name"]]
     count = behaviour.tools or (1 if choice == "required" or isinstance(choice, dict) else 0)
+    found = NOTHING
+    if behaviour.agent and asked.messages:
+        found = Found(asked.last())
+        offered = [function for function in offered if function["name"] in asked.text()] or offered[:1]
+        if asked.messages[-1].role != "tool":
+            count = count or len(found.quoted) or 1
+    if choice == "none":
+        count = 0
     made = []
     for index in range(count if offered else 0):
         function = offered[index % len(offered)]
-        arguments = msgspec.json.encode(instance_of(function.get("parameters") or {}, str(index))).decode()
+        value = instance_of(function.get("parameters") or {}, str(index), found)
+        arguments = msgspec.json.encode(value).decode()
         opener = {"name": function["name"], "arguments": ""}
         pieces = [{"index": index, "id": f"call_{request_id}_{index}", "type": "function", "function": opener}]
         pieces += [{"index": index, "function": {"arguments": part}} for part in _cut(arguments, PIECES)]
@@ -95,20 +118,35 @@ def _cut(text: str, pieces: int) -> list[str]:
     return [text[n * size : (n + 1) * size] for n in range(pieces)]
 
 
-def instance_of(schema: dict[str, Any], mark: str = "") -> Any:
-    """A value a JSON Schema allows: the first of an enumeration, every property of an object."""
+class Found:
+    """What a text quotes and the whole numbers in it, for arguments to be made of."""
+
+    def __init__(self, text: str) -> None:
+        self.quoted = [single or double for single, double in QUOTED.findall(text)]
+        self.numbers = [int(number) for number in NUMBER.findall(text)]
+
+
+NOTHING = Found("")
+
+
+def instance_of(schema: dict[str, Any], mark: str = "", found: Found = NOTHING) -> Any:
+    """A value a JSON Schema allows: the first of an enumeration, every property of an object.
+
+    ``mark`` is the number of the call it is for, and says which of what was ``found`` it takes.
+    """
     if schema.get("enum"):
         return schema["enum"][0]
     for way in ("anyOf", "oneOf", "allOf"):
         if schema.get(way):
-            return instance_of(schema[way][0], mark)
+            return instance_of(schema[way][0], mark, found)
+    at = int(mark or 0)
     match schema.get("type", "object"):
         case "object":
-            return {name: instance_of(inner, mark) for name, inner in (schema.get("properties") or {}).items()}
+            return {name: instance_of(inner, mark, found) for name, inner in (schema.get("properties") or {}).items()}
         case "array":
-            return [instance_of(schema.get("items") or {"type": "string"}, mark)]
+            return [instance_of(schema.get("items") or {"type": "string"}, mark, found)]
         case "integer":
-            return 7
+            return found.numbers[at % len(found.numbers)] if found.numbers else 7
         case "number":
             return 7.5
         case "boolean":
@@ -116,4 +154,4 @@ def instance_of(schema: dict[str, Any], mark: str = "") -> Any:
         case "null":
             return None
         case _:
-            return f"text{mark}"
+            return found.quoted[at % len(found.quoted)] if found.quoted else f"text{mark}"

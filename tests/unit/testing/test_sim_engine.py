@@ -382,3 +382,21 @@ async def test_reads_texts(sim_engine: SimEngine) -> None:
     assert [(each["index"], each["relevance_score"]) for each in ranked["results"]] == [(2, 1.0), (1, 0.5)]
     tokens = (await call(sim_engine, "/tokenize", {"prompt": "say it again"})).json["tokens"]
     assert (await call(sim_engine, "/detokenize", {"tokens": tokens})).json == {"prompt": "say it again"}
+
+
+async def test_agent_calls_what_the_prompt_names_and_answers_the_result(sim_engine: SimEngine) -> None:
+    sim_engine.behave(agent=True, tok_s=0)
+    add = {"name": "add", "parameters": {"properties": {"n": {"type": "integer"}}}}
+    tools = [{"type": "function", "function": one} for one in (WEATHER, add)]
+
+    async def calls(text: str, role: str = "user", **more: Any) -> list[tuple[str, Any]]:
+        asked = {"messages": [{"role": role, "content": text}], "tools": tools, **more}
+        found = (await chat(sim_engine, **asked)).json["choices"][0]["message"].get("tool_calls", [])
+        return [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in found]
+
+    assert await calls("It's 'Paris' and \"Rome\"") == [("weather", {"city": "Paris"}), ("weather", {"city": "Rome"})]
+    assert await calls("add 3") == [("add", {"n": 3})]
+    assert await calls("'Paris'", role="tool") == await calls("'Paris'", tool_choice="none") == []
+    asked = {"messages": [{"role": "user", "content": "'a' and 'b'"}], "response_format": {"type": "json_object"}}
+    told = (await chat(sim_engine, **asked)).json["choices"][0]["message"]["content"]
+    assert json.loads(told) == {"a": "a", "b": "a"}
