@@ -26,6 +26,11 @@ test: .venv/.installed-dev
 
 prove: .venv/.installed-dev
 	.venv/bin/python -m pytest -m slow --timeout 3600
+	.venv/bin/python -m tests.clients
+
+# Clients of OpenAI's and Anthropic's protocols, each installed on its own; needs Node 20 or newer too.
+clients: .venv/.installed-dev
+	.venv/bin/python -m tests.clients
 
 # Stories of the scheduler from SEEDS seeds, the first of them FIRST; a failing one is printed as short as it gets.
 SEEDS ?= 300
