@@ -39,21 +39,21 @@ def placed_where_it_may(world: World) -> None:
 
 def once_each(world: World) -> None:
     """No replica is placed twice, and none gets the name of another."""
-    event = world.log[-1][1]
+    position, event = world.log[-1]
     if isinstance(event, ReplicaPlaced):
         assert event.replica_id not in world.placed, f"{event.replica_id} is placed twice"
-        world.placed[event.replica_id] = event.at
+        world.placed[event.replica_id] = position
 
 
 def failures_wait(world: World) -> None:
     """One failure after another makes the next try wait, and five end the tries."""
-    event = world.log[-1][1]
+    position, event = world.log[-1]
     if isinstance(event, ReplicaFailed):
-        count, last = world.failures.get(event.model, (0, None))
-        if last is None or world.placed[event.replica_id] > last:
-            world.failures[event.model] = count + 1, event.at
+        count, last, since = world.failures.get(event.model, (0, None, 0))
+        if world.placed[event.replica_id] > since:
+            world.failures[event.model] = count + 1, event.at, position
     elif isinstance(event, ReplicaPlaced):
-        count, last = world.failures.get(event.model, (0, None))
+        count, last, _ = world.failures.get(event.model, (0, None, 0))
         if count > 1 and last is not None:
             waits = timedelta(seconds=min(10 * 2 ** (count - 2), 300))
             assert event.at - last >= waits, f"{event.model} failed {count} times and is placed after {event.at - last}"

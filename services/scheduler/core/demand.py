@@ -166,18 +166,22 @@ def idle_since(model: Model, replicas: Sequence[Replica], traffic: Traffic) -> d
 
 
 def evictable(model: Model, replicas: Sequence[Replica], traffic: Traffic | None, now: datetime) -> timedelta | None:
-    """How long an on-demand model has been idle if it may be put to sleep for another; None: it may not."""
-    if traffic is None or traffic.listening_ms < HEARD_ALL_MS or not model.awake or not replicas:
+    """How long an on-demand model has been idle if it may be put to sleep for another; None: it may not.
+
+    ``replicas``: all of its; a lost one may still answer those who reach its machine.
+    """
+    running = [r for r in replicas if r.phase in ("placed", "ready")]
+    if traffic is None or traffic.listening_ms < HEARD_ALL_MS or not model.awake or not running:
         return None
-    if any(r.phase != "ready" or r.ready_at is None for r in replicas):
+    if any(r.phase != "ready" or r.ready_at is None for r in running):
         return None
     scaling = model.spec.scaling
     use = traffic.of_model(model.name)
     if use.waiting or any(traffic.of(r.replica_id).in_flight for r in replicas):
         return None
-    if any(now - r.ready_at < timedelta(seconds=scaling.min_lifetime_s) for r in replicas if r.ready_at is not None):
+    if any(now - r.ready_at < timedelta(seconds=scaling.min_lifetime_s) for r in running if r.ready_at is not None):
         return None
-    idle = now - idle_since(model, replicas, traffic)
+    idle = now - idle_since(model, running, traffic)
     return idle if idle >= timedelta(seconds=scaling.evict_after_idle_s) else None
 
 

@@ -72,7 +72,7 @@ def evict(look: Look, search: Search) -> list[Decision]:
         replicas = [r for r in look.state.replicas_of(model.name) if r.phase in ("placed", "ready")]
         if replicas:
             look.look_for_use()  # it may be idle long enough then
-        since = evictable(model, replicas, look.round.traffic, look.now)
+        since = evictable(model, look.state.replicas_of(model.name), look.round.traffic, look.now)
         if since is not None:
             idle.append((since, model, replicas))
     idle.sort(key=lambda found: (-found[0], found[1].name))

@@ -192,10 +192,10 @@ class World:
         """Replica id to what gateways do with it."""
         self.used: dict[str, datetime] = {}
         self.waiting: dict[str, int] = {}
-        self.placed: dict[str, datetime] = {}
-        """Every replica that was ever placed, and when."""
-        self.failures: dict[str, tuple[int, datetime]] = {}
-        """Model to failures one after another, and the last."""
+        self.placed: dict[str, int] = {}
+        """Every replica that was ever placed, and the sequence of that."""
+        self.failures: dict[str, tuple[int, datetime, int]] = {}
+        """Model to failures one after another, and time and sequence of the last."""
 
     # the log
 
