@@ -81,7 +81,7 @@ def told(gateway: Client, described: dict[str, Any], examples: int) -> None:
 
 
 async def test_no_answer_is_none_of_those_described(gateway: Client) -> None:
-    await asyncio.to_thread(told, gateway, await document(gateway), 15)
+    await asyncio.to_thread(told, gateway, await document(gateway), 10)
 
 
 @pytest.mark.slow
