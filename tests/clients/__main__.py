@@ -88,7 +88,7 @@ def install(client: Client) -> None:
     if client.is_python:
         commands = [
             [sys.executable, "-m", "venv", str(place)],
-            [str(place / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q", "install"],
+            [str(place / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-qq", "install"],
         ]
     else:
         (place / "package.json").write_text('{"private": true}')

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks import BASE_URL, KEY, REAL, REAL_EMBEDDINGS, SIM, told
+from checks import BASE_URL, KEY, REAL, REAL_EMBEDDINGS, SIM, THINKS, told
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
@@ -29,7 +29,7 @@ class Chat(ChatModelIntegrationTests):
 
     @property
     def model_override_value(self) -> str:
-        return REAL
+        return THINKS
 
     @property
     def supports_json_mode(self) -> bool:

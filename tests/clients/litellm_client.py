@@ -49,9 +49,10 @@ for way, to in WAYS.items():
 
 @check("anthropic: thinking", THINKS)
 def thinking(model: str) -> None:
-    budget = {"type": "enabled", "budget_tokens": 1024}
+    # It knows by name which of Anthropic's models think.
+    budget: Any = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "allowed_openai_params": ["thinking"]}
     asked: Any = {"model": f"anthropic/{model}", "messages": HI, "max_tokens": 2048, **WAYS["anthropic"]}
-    assert litellm.completion(**asked, thinking=budget).choices[0].message.reasoning_content
+    assert litellm.completion(**asked, **budget).choices[0].message.reasoning_content
 
 
 @check("json_schema", REAL, SIM)
