@@ -52,7 +52,7 @@ def conversation(model: str) -> None:
 @check("schema", REAL, SIM)
 def schema(model: str) -> None:
     asked = ("-m", f"g-{model}", "Say hello.", "-o", "max_tokens", "200", "-o", "temperature", "0")
-    assert "city" in json.loads(llm(*asked, "--schema", "city"))
+    assert "city" in json.loads(llm(*asked, "--schema", "city, people int"))
 
 
 @check("tools", SIM)

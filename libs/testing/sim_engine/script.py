@@ -11,7 +11,7 @@ from .behaviour import Behaviour
 from .surface import Asked
 
 LEAD = ("I ", "look. ")
-"""What is said before tools are called."""
+"""What is said before tools are called. An agent says nothing where a call is demanded."""
 REFUSAL = ("I ", "will ", "not. ")
 PIECES = 3
 """Of the arguments of a call."""
@@ -62,7 +62,9 @@ def script_of(asked: Asked, behaviour: Behaviour, request_id: str, words: list[s
         deltas += [{"refusal": word} for word in REFUSAL]
     elif calls:
         finish = b'"tool_calls"'
-        deltas += [{"content": word} for word in LEAD]
+        demanded = asked.tool_choice == "required" or isinstance(asked.tool_choice, dict)
+        if not (behaviour.agent and demanded):
+            deltas += [{"content": word} for word in LEAD]
         if behaviour.interleaved:
             deltas += [call[n] for n in range(PIECES + 1) for call in calls]
         else:
