@@ -125,6 +125,8 @@ def _shard(state: State, replica: Replica, shard: Shard) -> ShardWanted:
         leader_port=replica.leader_port,
         adapters=shard.placement.adapters,
         nvlink_domain=replica.nvlink_domain,
+        tp=profile.tp,
+        pp=profile.pp,
         allow_pickle=replica.allow_pickle,
     )
 

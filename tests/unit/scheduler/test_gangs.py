@@ -57,6 +57,17 @@ def test_ranks_are_told_where_they_meet_and_over_what(world: World) -> None:
     assert first.leader_address == second.leader_address == "a"
     assert first.leader_port == second.leader_port > 0
     assert first.adapters == second.adapters == ("mlx5_0",)
+    assert (first.tp, first.pp) == (None, None)
+
+
+def test_how_a_replica_is_divided_reaches_the_machines(world: World) -> None:
+    for name in ("a", "b"):
+        world.machine(name, gpus=8, fabric="left")
+    world.define(model_spec("big", 1, gpu_profile(gpus=8, nodes=2, tp=4, pp=4), allow_pickle=True))
+    world.settle()
+    assert [(s.tp, s.pp, s.allow_pickle) for s in (*wanted_on(world.state, "a"), *wanted_on(world.state, "b"))] == [
+        (4, 4, True)
+    ] * 2
 
 
 def test_one_name_over_two_fabrics_is_two_fabrics(world: World) -> None:
