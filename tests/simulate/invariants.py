@@ -49,19 +49,20 @@ def failures_wait(world: World) -> None:
     """One failure after another makes the next try wait, and five end the tries."""
     position, event = world.log[-1]
     if isinstance(event, ReplicaFailed):
-        count, last, since = world.failures.get(event.model, (0, None, 0))
-        if world.placed[event.replica_id] > since:
-            world.failures[event.model] = count + 1, event.at, position
+        # Several that fail side by side are one failure; which of them counts is not judged here.
+        count, last, since = world.failures.get(event.model, (0, event.at, 0))
+        after = world.placed[event.replica_id] > since
+        world.failures[event.model] = count + after, event.at if after else last, position
     elif isinstance(event, ReplicaPlaced):
         count, last, _ = world.failures.get(event.model, (0, None, 0))
         if count > 1 and last is not None:
             waits = timedelta(seconds=min(10 * 2 ** (count - 2), 300))
             assert event.at - last >= waits, f"{event.model} failed {count} times and is placed after {event.at - last}"
             assert count < 5, f"{event.model} failed {count} times in a row and is tried again"
-    elif (
-        isinstance(event, ModelEvent) and not isinstance(event, ModelUnplaced | ModelParked | ModelAutoscaled)
-    ) or isinstance(event, ReplicaReady | ReplicaRecovered):
-        world.failures.pop(event.model, None)
+    elif isinstance(event, ReplicaReady | ReplicaRecovered):
+        world.failures[event.model] = 0, event.at, world.placed[event.replica_id] - 1
+    elif isinstance(event, ModelEvent) and not isinstance(event, ModelUnplaced | ModelParked | ModelAutoscaled):
+        world.failures[event.model] = 0, event.at, position
 
 
 def nothing_busy_is_evicted(world: World) -> None:
