@@ -206,8 +206,9 @@ async def test_a_check_sent_while_no_guard_runs_is_judged_by_the_next(
 async def test_two_guards_share_the_work_and_one_of_them_decides(
     bus: Bus, nats_server: NatsServer, tmp_path: Path, gateway: Gateway
 ) -> None:
-    async with guard(nats_server, tmp_path), guard(nats_server, tmp_path, "g-2"):
+    async with guard(nats_server, tmp_path) as one, guard(nats_server, tmp_path, "g-2") as two:
         await bus.command(DefinePolicy(spec=STRICT))
+        await eventually(lambda: all("strict" in service._authority.state.policies for service in (one, two)))
         verdicts = await asyncio.gather(*(gateway.judge(f"card 4111111111111111 {i}", "strict") for i in range(200)))
         assert {v.edits[0].replacement for v in verdicts} == {"[CARD_1]"}
         assert len(await eventually(lambda: _facts(bus, 200))) == 200
