@@ -30,6 +30,7 @@ from .delivery import MESSAGE_ID, REPLY, Delivery
 from .follow import Follower
 from .lease import RENEW_S
 from .snapshot import Snapshot
+from .tasks import end
 from .transport import BusAway, RawMessage
 from .work import Again, Worker
 
@@ -133,8 +134,7 @@ class Authority(Generic[S]):
     async def stop(self) -> None:
         """Give the lease back and end; a standby takes over at once."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
         if self._follower is not None:
             await self._follower.stop()
             self._save(self.position)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from .tasks import end
 from .transport import BusAway, Misconfigured, RawMessage, ReaderLost, Start, Transport
 
 log = logging.getLogger("llmgw.bus")
@@ -58,8 +59,7 @@ class Follower:
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
 
     async def _run(self) -> None:
         while True:

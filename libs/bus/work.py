@@ -11,6 +11,7 @@ from libs.events import BadPayload, UnknownTag
 
 from .delivery import Delivery
 from .metrics import HANDLED
+from .tasks import end
 from .transport import BusAway, RawMessage, Reader, ReaderLost, Transport
 
 log = logging.getLogger("llmgw.bus")
@@ -66,8 +67,7 @@ class Worker:
         if self._task is not None:
             done, _ = await asyncio.wait({self._task}, timeout=5)
             if not done:
-                self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+                await end(self._task)
 
     async def _run(self) -> None:
         while not self._stopping:
