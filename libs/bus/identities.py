@@ -131,7 +131,7 @@ GRANTS: dict[str, Grant] = {
     ),
     OPERATOR: Grant(
         says=("llmgw.cmd.>", "llmgw.ask.>", "$JS.API.>", "$SRV.>"),
-        hears=("llmgw.evt.>", "llmgw.use.>", "llmgw.tel.>", "$SRV.>"),
+        hears=("llmgw.cmd.>", "llmgw.evt.>", "llmgw.use.>", "llmgw.tel.>", "$SRV.>"),
     ),
 }
 
