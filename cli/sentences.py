@@ -87,6 +87,27 @@ def _node_reclaimed(e: node.NodeReclaimed) -> str:
     return f"node {e.machine_id} is ours again and takes work"
 
 
+_ERRANDS = {
+    "restart_agent": "its agent is to start anew",
+    "restart_shard": "the engine of {shard_id} is to start anew",
+    "change_settings": "its agent's settings are to change: {settings}",
+    "remove_weights": "its copy of {weights} is to be removed",
+}
+
+
+@_says(node.NodeErrandGiven)
+def _node_errand_given(e: node.NodeErrandGiven) -> str:
+    errand = e.errand
+    changes = ", ".join(f"{name}={value}" for name, value in errand.settings.items())
+    what = _ERRANDS[errand.kind].format(shard_id=errand.shard_id, weights=errand.weights, settings=changes)
+    return f"node {e.machine_id}: {what}{_because(e.reason)}"
+
+
+@_says(machine.MachineErrandEnded)
+def _machine_errand_ended(e: machine.MachineErrandEnded) -> str:
+    return f"node {e.machine_id}: what #{e.errand} asked for is {e.outcome}{_because(e.reason)}"
+
+
 # the whole system
 
 

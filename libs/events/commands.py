@@ -7,6 +7,7 @@ from typing import Literal
 
 from .contract import Command, Value, registered
 from .model import ModelSpec, Scaling
+from .node import Errand
 from .policy import PolicySpec
 from .tenancy import Allowance, OrgSpec, Price, ProjectSpec, Role, TeamSpec
 
@@ -138,6 +139,15 @@ class DrainNode(Command, frozen=True, kw_only=True, tag="cmd.scheduler.drain_nod
 @registered
 class UncordonNode(Command, frozen=True, kw_only=True, tag="cmd.scheduler.uncordon_node.v1"):
     machine_id: str
+
+
+@registered
+class GiveErrand(Command, frozen=True, kw_only=True, tag="cmd.scheduler.give_errand.v1"):
+    """Have a machine's agent do something once; the outcome's sequence is what its end is told under."""
+
+    machine_id: str
+    errand: Errand
+    reason: str = ""
 
 
 # to accounting

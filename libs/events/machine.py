@@ -6,6 +6,8 @@ from datetime import datetime
 from typing import Literal
 
 from .contract import Event, Telemetry, Value, registered
+from .node import ErrandKind
+from .shard import Phase
 
 
 class PcieLink(Value, frozen=True, kw_only=True):
@@ -117,6 +119,16 @@ class Filesystem(Value, frozen=True, kw_only=True):
     shared: bool = False
 
 
+class WeightsHere(Value, frozen=True, kw_only=True):
+    """A version of which every file is on the machine and was checked."""
+
+    weights: str
+    """``NAME@VERSION``."""
+    size_bytes: int
+    shared_bytes: int = 0
+    """Of that, in files which other versions here have as well."""
+
+
 class EngineFound(Value, frozen=True, kw_only=True):
     """An engine this agent can start: it saw it run, or its settings name it."""
 
@@ -165,7 +177,24 @@ class MachineRegistered(Event, frozen=True, kw_only=True, tag="machine.registere
     """Measured with all cores; absent until the first measurement, minutes after the start."""
     memory_read_one_core_mb_s: int | None = None
     features: tuple[str, ...] = ()
-    """Optional questions this agent answers, by tag."""
+    """Optional questions this agent answers, by tag; ``errands``: it does what it is asked to do once."""
+    weights: tuple[WeightsHere, ...] = ()
+    changed_settings: dict[str, str] = {}
+    """What an operator changed of the agent's settings over the bus, each value as JSON."""
+
+
+@registered
+class MachineErrandEnded(Event, frozen=True, kw_only=True, tag="machine.errand_ended.v1"):
+    """The agent did what an operator asked of it, or says why not."""
+
+    ids = ("machine_id",)
+    machine_id: str
+    errand: int
+    """Sequence of the event that gave it."""
+    kind: ErrandKind
+    outcome: Literal["done", "refused", "failed"]
+    reason: str = ""
+    """What was done, or why it was not, as a sentence."""
 
 
 class ForeignProcess(Value, frozen=True, kw_only=True):
@@ -249,6 +278,10 @@ class ShardSample(Value, frozen=True, kw_only=True):
     kv_used: float | None = None
     """0 to 1."""
     tokens_total: int | None = None
+    phase: Phase | None = None
+    done_bytes: int | None = None
+    """Of its weights, while they are fetched or checked."""
+    total_bytes: int | None = None
 
 
 @registered

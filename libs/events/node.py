@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from .contract import Event, registered
+from typing import Literal
+
+from .contract import Event, Value, registered
+
+ErrandKind = Literal["restart_agent", "restart_shard", "change_settings", "remove_weights"]
+
+
+class Errand(Value, frozen=True, kw_only=True):
+    """Something a machine's agent is to do once."""
+
+    kind: ErrandKind
+    shard_id: str = ""
+    """Whose engine is restarted."""
+    weights: str = ""
+    """``NAME@VERSION``, whose copy on the machine is removed."""
+    settings: dict[str, str] = {}
+    """Setting of the agent to its new value as JSON; an empty text: what its own settings say."""
 
 
 class NodeEvent(Event, frozen=True, kw_only=True, tag="node.v0"):
@@ -59,3 +75,11 @@ class NodeLent(NodeEvent, frozen=True, kw_only=True, tag="node.lent.v1"):
 @registered
 class NodeReclaimed(NodeEvent, frozen=True, kw_only=True, tag="node.reclaimed.v1"):
     """Ours again."""
+
+
+@registered
+class NodeErrandGiven(NodeEvent, frozen=True, kw_only=True, tag="node.errand_given.v1"):
+    """An operator asked something of a machine's agent. The errand is known by this event's sequence."""
+
+    errand: Errand
+    reason: str = ""

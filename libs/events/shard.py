@@ -47,6 +47,12 @@ class ShardReady(ShardEvent, frozen=True, kw_only=True, tag="shard.ready.v1"):
     engine_version: str = ""
     gpu_memory_mb: dict[str, int] = {}
     """What it holds on each of its GPUs (by UUID), as far as the driver says; empty when it computes on the CPU."""
+    backend: str = ""
+    """What computes, as far as the engine says: ``cpu``, ``cuda``, ``metal`` …"""
+    gpu_layers: int | None = None
+    """Of the model's layers, those that compute on its GPUs; None when the engine does not say."""
+    layers: int | None = None
+    """The model's layers in all, the output layer counted in as the engine counts it."""
 
 
 @registered

@@ -7,6 +7,7 @@ from typing import Literal
 
 from .contract import Value
 from .library import WeightFile
+from .node import Errand
 from .tenancy import Role
 
 
@@ -98,6 +99,14 @@ class ShardWanted(Value, frozen=True, kw_only=True):
     """Weights in pickle formats, which run code when they are loaded, are allowed for this model."""
 
 
+class ErrandWanted(Value, frozen=True, kw_only=True):
+    """An errand that has not ended yet. It stands here until the machine says how it ended."""
+
+    number: int
+    """Sequence in EVENTS of its giving."""
+    errand: Errand
+
+
 class Desired(Value, frozen=True, kw_only=True):
     """Bucket ``desired``, key: machine id. Written by the scheduler: the whole of what should run there."""
 
@@ -105,6 +114,8 @@ class Desired(Value, frozen=True, kw_only=True):
     generation: int
     """Sequence in EVENTS this was derived from; an older one never replaces a newer one."""
     shards: tuple[ShardWanted, ...] = ()
+    errands: tuple[ErrandWanted, ...] = ()
+    """In the order in which they were given."""
 
 
 class NodeView(Value, frozen=True, kw_only=True):
