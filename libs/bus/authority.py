@@ -105,6 +105,8 @@ class Authority(Generic[S]):
         self._follower: Follower | None = None
         self._task: asyncio.Task[None] | None = None
         self._outdated = ""
+        self._supposed: tuple[tuple[str, ...], S] | None = None
+        """Commands somebody examined others after, and the state after them; until the log goes on."""
         self.state: S = initial
         self.leading = False
 
@@ -166,12 +168,7 @@ class Authority(Generic[S]):
     def examine(self, question: Examine) -> Examined:
         """What would become of a command now, or after other commands, without any of them being sent."""
         now = datetime.now(UTC)
-        state = copy.deepcopy(self.state) if question.after else self.state
-        for number, earlier in enumerate(question.after):
-            with suppress(Refused, UnknownTag, BadPayload):
-                event = self._decide(state, decode(earlier.encode()), f"examined-{number}", now)
-                if event is not None:
-                    state = self._evolve(state, event, self.position + 1 + number)
+        state = self._supposing(question.after, now) if question.after else self.state
         try:
             message = decode(question.command.encode())
             if not isinstance(message, Command):
@@ -183,11 +180,29 @@ class Authority(Generic[S]):
             return Examined(problems=(Problem(path="", message=str(error)),))
         return Examined(unchanged=event is None and self._work is None)
 
+    def _supposing(self, commands: tuple[str, ...], now: datetime) -> S:
+        """The state there would be after these commands. Not to be changed: it may be asked for again.
+
+        Whoever examines many commands asks about each after all before it: then only the last is new.
+        """
+        known, state = self._supposed if self._supposed is not None else ((), None)
+        if state is None or commands[: len(known)] != known:
+            known, state = (), copy.deepcopy(self.state)
+        self._supposed = None
+        for number, command in enumerate(commands[len(known) :], len(known)):
+            with suppress(Refused, UnknownTag, BadPayload):
+                event = self._decide(state, decode(command.encode()), f"examined-{number}", now)
+                if event is not None:
+                    state = self._evolve(state, event, self.position + 1 + number)
+        self._supposed = commands, state
+        return state
+
     # the log
 
     async def _fold(self, delivery: Delivery) -> None:
         event = delivery.message
         assert isinstance(event, Event)
+        self._supposed = None
         self.state = self._evolve(self.state, event, delivery.sequence)
         if delivery.cause.startswith("c-"):
             self._remember(delivery)

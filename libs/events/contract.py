@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
@@ -21,6 +21,10 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Because defaults are left out, a default is part of the contract and never changes.
     """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Nothing in it ever changes, so copies of what holds it share it."""
+        return self
 
 
 class Contract(Value, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="contract.v0"):

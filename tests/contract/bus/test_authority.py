@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from copy import deepcopy
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,43 @@ async def test_commands_can_be_examined_without_being_sent(open_bus: Open) -> No
     assert examined(good, bad, "nonsense") == Examined()
     assert "no contract" in examined('{"type": "x.y.v1"}').problems[0].message
     assert leader.state.cordoned == {}
+    await leader.stop()
+
+
+async def test_many_commands_examined_after_each_other_copy_the_state_once(
+    open_bus: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from libs.events import encode
+
+    copies: list[int] = []
+
+    def copied(state: State) -> State:
+        copies.append(state.folded)
+        return deepcopy(state)
+
+    monkeypatch.setattr("libs.bus.authority.copy.deepcopy", copied)
+    bus = await open_bus("scheduler")
+    leader = authority(bus, "a")
+    await leader.start()
+    await eventually(lambda: leader.leading)
+    names = [f"m{i}" for i in range(50)]
+    texts = [encode(CordonNode(machine_id=name)).decode() for name in names]
+
+    def examined() -> list[bool]:
+        """Each after all before it, and again after itself."""
+        answers = []
+        for number, text in enumerate(texts):
+            for after in (texts[:number], texts[: number + 1]):
+                answers.append(leader.examine(ExamineScheduler(command=text, after=tuple(after))).unchanged)
+        return answers
+
+    assert examined() == [False, True] * len(texts)
+    assert len(copies) == 1
+    client = await open_bus("operator")
+    await client.command(CordonNode(machine_id="m7"))
+    assert examined() == [name == "m7" or again for name in names for again in (False, True)]
+    assert len(copies) == 2
+    assert leader.state.cordoned == {"m7": ""}
     await leader.stop()
 
 
