@@ -58,6 +58,10 @@ class RequestRecord(Value, frozen=True, kw_only=True):
     """The engine's own count was not seen: content events were counted, the prompt's length was estimated."""
     first_token_ms: float | None = None
     duration_ms: float = 0.0
+    waited_ms: float = 0.0
+    """Of these, before there was an engine to ask: a model on demand was started."""
+    failed_replicas: tuple[str, ...] = ()
+    """Asked before ``replica_id``, and did not answer as they should."""
 
 
 @registered

@@ -73,7 +73,17 @@ class _Ended:
         self.failed += record.status == "upstream_error"
         if record.first_token_ms is not None:
             self.first_tokens += 1
-            self.first_tokens_ms += record.first_token_ms
+            self.first_tokens_ms += _first_token_ms(record)
+
+    def count_failed(self) -> None:
+        """A request another replica had to answer."""
+        self.requests += 1
+        self.failed += 1
+
+
+def _first_token_ms(record: RequestRecord) -> float:
+    """What the replica took: the time in which there was none yet is not its fault."""
+    return max(0.0, (record.first_token_ms or 0.0) - record.waited_ms)
 
 
 class Gateways:
@@ -113,18 +123,23 @@ class Gateways:
             return  # sent again because its acknowledgement was lost
         self._offsets[batch.gateway_id] = batch.offset
         for record in batch.records:
+            for replica_id in record.failed_replicas:
+                self._of(replica_id).count_failed()
             if record.replica_id is None:
                 continue
-            ended = self._ended.get(record.replica_id)
-            if ended is None:
-                ended = self._ended[record.replica_id] = _Ended()
-                if len(self._ended) > REPLICAS_KEPT:
-                    self._ended.popitem(last=False)
-            ended.count(record)
+            self._of(record.replica_id).count(record)
             if record.first_token_ms is not None:
                 name = record.replica_id
                 self._new_firsts[name] = self._new_firsts.get(name, 0) + 1
-                self._new_firsts_ms[name] = self._new_firsts_ms.get(name, 0.0) + record.first_token_ms
+                self._new_firsts_ms[name] = self._new_firsts_ms.get(name, 0.0) + _first_token_ms(record)
+
+    def _of(self, replica_id: str) -> _Ended:
+        ended = self._ended.get(replica_id)
+        if ended is None:
+            ended = self._ended[replica_id] = _Ended()
+            if len(self._ended) > REPLICAS_KEPT:
+                self._ended.popitem(last=False)
+        return ended
 
     def sample(self) -> None:
         """Once a second: what is so now goes into the windows."""

@@ -1,0 +1,70 @@
+"""What the scheduler makes of what gateways tell it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from libs.events.usage import GatewayRates, RequestRecord, UsageBatch
+from services.scheduler.adapters.gateways import Gateways
+from services.scheduler.core.traffic import ReplicaUse, Traffic
+
+AT = datetime(2026, 11, 29, tzinfo=UTC)
+
+
+class Ears:
+    """Its time is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.gateways = Gateways(lambda: self.now)
+        self._offset = 0
+
+    async def ended(self, **fields: Any) -> None:
+        self._offset += 1
+        record = RequestRecord(
+            **{
+                "request_id": f"req-{self._offset}", "opened_at": AT, "closed_at": AT, "key_id": "k",
+                "project": "o/t/p", "model_asked": "m", "model": "m", "protocol": "openai.chat", "status": "ok",
+                **fields,
+            }
+        )  # fmt: skip
+        await self.gateways.hear_ended(UsageBatch(gateway_id="gw", offset=self._offset, records=(record,)))
+
+    @property
+    def traffic(self) -> Traffic:
+        self.gateways.sample()
+        return self.gateways.traffic(0.0)
+
+    def of(self, replica_id: str) -> ReplicaUse:
+        return self.traffic.of(replica_id)
+
+
+@pytest.fixture
+def ears() -> Ears:
+    return Ears()
+
+
+async def test_a_failure_counts_where_it_happened_though_another_replica_answered(ears: Ears) -> None:
+    await ears.ended(replica_id="good", failed_replicas=("bad",), attempts=2)
+    await ears.ended(replica_id="bad", status="upstream_error")
+    good, bad = ears.of("good"), ears.of("bad")
+    assert (good.requests, good.failed) == (1, 0)
+    assert (bad.requests, bad.failed) == (2, 2)
+
+
+async def test_waiting_for_a_start_is_no_part_of_the_first_token(ears: Ears) -> None:
+    await ears.ended(replica_id="r", first_token_ms=60_040.0, waited_ms=60_000.0, stream=True)
+    use = ears.of("r")
+    assert use.ttft_ms == pytest.approx(40)
+    assert use.first_tokens_ms == pytest.approx(40)
+
+
+async def test_who_waits_is_added_up_over_gateways_until_they_are_silent(ears: Ears) -> None:
+    for gateway_id, count in (("gw-1", 2), ("gw-2", 3)):
+        await ears.gateways.hear(GatewayRates(at=AT, gateway_id=gateway_id, waiting={"m": count}))
+    assert ears.traffic.of_model("m").waiting == 5
+    ears.now += 60
+    assert ears.traffic.of_model("m").waiting == 0
