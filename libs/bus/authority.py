@@ -31,7 +31,7 @@ from .follow import Follower
 from .lease import RENEW_S
 from .snapshot import Snapshot
 from .tasks import end
-from .transport import BusAway, RawMessage
+from .transport import BusAway, BusError, RawMessage
 from .work import Again, Worker
 
 log = logging.getLogger("llmgw.bus")
@@ -40,7 +40,7 @@ S = TypeVar("S")
 REMEMBER = timedelta(hours=2)
 """A command may be redelivered while it is in its stream (one hour); the server's own memory is two minutes."""
 SNAPSHOT_EVERY = 5000
-"""Events after which the state is kept on disk: a start then reads at most so many."""
+"""Events after which the state is kept on disk: a start then reads little more than so many."""
 MOST_ROUNDS = 200
 """Rounds of reacting to one's own decisions after which they are taken not to settle."""
 
@@ -96,6 +96,8 @@ class Authority(Generic[S]):
         self._snapshot = snapshot
         self._stream = ""
         self._saved = 0
+        self._mark = ""
+        self._writing: asyncio.Task[None] | None = None
         self._lease = bus.lease(service, instance)
         self._deciding = asyncio.Lock()
         self._dirty = asyncio.Event()
@@ -139,26 +141,37 @@ class Authority(Generic[S]):
             await end(self._task)
         if self._follower is not None:
             await self._follower.stop()
+            if self._writing is not None:
+                await self._writing
             self._save(self.position)
+            if self._writing is not None:
+                await self._writing
 
     async def _restore(self) -> int:
         """Begin with the snapshot, where there is one; returns the sequence up to which it is folded."""
         assert self._snapshot is not None
-        self._stream, last = await self._bus.transport.extent("EVENTS")
-        found = self._snapshot.load(self._stream, last)
-        if found is None:
+        try:
+            self._stream, last = await self._bus.transport.extent("EVENTS")
+            found = self._snapshot.load(self._stream, last)
+            stored = await self._bus.transport.message("EVENTS", found.position) if found is not None else None
+        except BusError as why:
+            log.warning("%s reads the log from its beginning, and keeps no snapshot: %s", self._service, why)
             return 0
-        self.state, self._saved, applied = found
-        for cause, (at, tag, sequence) in applied.items():
-            self._applied[cause] = Applied(datetime.fromisoformat(at), tag, sequence)
+        if found is None or stored is None or stored.headers.get(MESSAGE_ID) != found.mark:
+            return 0
+        self.state, self._saved, self._mark = found.state, found.position, found.mark
+        self._applied = {cause: Applied(*about) for cause, about in found.applied.items()}
+        log.info("%s begins with its snapshot, which holds the log up to sequence %d", self._service, self._saved)
         return self._saved
 
     def _save(self, position: int) -> None:
-        """``position`` is the sequence of the last event the state holds."""
-        if self._snapshot is None or position <= self._saved:
+        """``position`` is the sequence of the last event the state holds. The disk is waited for elsewhere."""
+        busy = self._writing is not None and not self._writing.done()
+        if self._snapshot is None or position <= self._saved or not self._stream or busy:
             return
         applied = {cause: (a.at, a.tag, a.sequence) for cause, a in self._applied.items()}
-        self._snapshot.save(self._stream, position, self.state, applied)
+        data = self._snapshot.packed(self._stream, position, self._mark, self.state, applied)
+        self._writing = asyncio.create_task(asyncio.to_thread(self._snapshot.write, data), name="snapshot")
         self._saved = position
 
     def poke(self) -> None:
@@ -204,11 +217,13 @@ class Authority(Generic[S]):
         assert isinstance(event, Event)
         self._supposed = None
         self.state = self._evolve(self.state, event, delivery.sequence)
+        self._mark = delivery.headers.get(MESSAGE_ID, "")
         if delivery.cause.startswith("c-"):
             self._remember(delivery)
         if self._fence and delivery.sequence > self._fence.sequence and delivery.subject == self._fence.subject:
             self._lose("a newer leader was elected")
-        if delivery.sequence - self._saved >= SNAPSHOT_EVERY:
+        # Not while a long log is read for the first time: that would write all of it many times over.
+        if self.caught_up and delivery.sequence - self._saved >= SNAPSHOT_EVERY:
             self._save(delivery.sequence)
         self._dirty.set()
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -16,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 import libs.events
+from libs.events import BadPayload, UnknownTag
 
 log = logging.getLogger("llmgw.bus")
 
@@ -32,47 +35,84 @@ def code_hash(*packages: ModuleType) -> str:
     return digest.hexdigest()
 
 
+Causes = dict[str, tuple[datetime, str, int]]
+"""Commands carried out lately: when, the event's tag, its sequence."""
+
+
 class _File(msgspec.Struct):
     code: str
     stream: str
     position: int
-    applied: dict[str, tuple[Any, str, int]]
+    mark: str
+    applied: Causes
     state: msgspec.Raw
 
 
-class Snapshot(Generic[S]):
-    """One projection's snapshot file. ``kind`` is the state's type, which msgspec must be able to read back."""
+class Found(msgspec.Struct, Generic[S], frozen=True):
+    """What a snapshot holds."""
 
-    def __init__(self, path: Path, kind: type[S], *packages: ModuleType) -> None:
+    state: S
+    position: int
+    """Sequence of the last event the state holds."""
+    mark: str
+    """The id of that event: another one stands there if the log was put back from a copy and went on differently."""
+    applied: Causes
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+class Snapshot(Generic[S]):
+    """One projection's snapshot file. ``packages``: where the code stands that folds the state."""
+
+    def __init__(
+        self,
+        path: Path,
+        kind: type[Any],
+        *packages: ModuleType,
+        keep: Callable[[S], Any] = _itself,
+        restore: Callable[[Any], S] = _itself,
+    ) -> None:
+        """``keep`` makes of a state what is written, of the type ``kind``, which msgspec must be able to read back;
+        ``restore`` makes a state of it. A state that msgspec can read back needs neither."""
         self._path = path
         self._kind = kind
+        self._keep = keep
+        self._restore = restore
         self._code = code_hash(*packages)
 
-    def load(self, stream: str, last: int) -> tuple[S, int, dict[str, tuple[Any, str, int]]] | None:
-        """State, position and remembered causes; None when there is none that may be used.
+    def load(self, stream: str, last: int) -> Found[S] | None:
+        """None when there is none that may be used.
 
         ``stream`` identifies the stream (its creation time), ``last`` is its last sequence.
         """
         try:
+            for left_over in self._path.parent.glob(f"{self._path.name}.*.new"):
+                left_over.unlink()
             file = msgspec.json.decode(self._path.read_bytes(), type=_File)
             if (file.code, file.stream) != (self._code, stream) or file.position > last:
                 log.info("the snapshot %s is of other code or another log: reading from the beginning", self._path)
                 return None
-            return msgspec.json.decode(file.state, type=self._kind), file.position, file.applied
+            kept = msgspec.json.decode(file.state, type=self._kind)
+            return Found(self._restore(kept), file.position, file.mark, file.applied)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+        except (OSError, msgspec.DecodeError, msgspec.ValidationError, UnknownTag, BadPayload) as error:
             log.warning("the snapshot %s cannot be read (%s): reading from the beginning", self._path, error)
             return None
 
-    def save(self, stream: str, position: int, state: S, applied: dict[str, tuple[Any, str, int]]) -> None:
-        """Write it whole or not at all. A disk that is full costs the cache, nothing else."""
-        raw = msgspec.Raw(msgspec.json.encode(state))
-        data = msgspec.json.encode(_File(self._code, stream, position, applied, raw))
-        scratch = self._path.with_suffix(".new")
+    def packed(self, stream: str, position: int, mark: str, state: S, applied: Causes) -> bytes:
+        """What ``write`` puts on disk: made at once, as the state goes on changing."""
+        raw = msgspec.Raw(msgspec.json.encode(self._keep(state)))
+        return msgspec.json.encode(_File(self._code, stream, position, mark, applied, raw))
+
+    def write(self, data: bytes) -> None:
+        """Whole or not at all, whenever the process ends. A disk that is full costs the cache, nothing else."""
+        scratch = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with scratch.open("wb") as file:
+            with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

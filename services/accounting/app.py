@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from libs.bus import Authority, Bus, OwnedView
+from libs.bus import Authority, Bus, OwnedView, Snapshot
 from libs.events.questions import AskUsage, ExamineAccounting, ListTenancy
 from libs.events.views import KeyView, Spend
 
+from . import core
 from .adapters.postgres import Ledger
 from .core.decide import decide
 from .core.state import OWNS, SUBJECTS, State, evolve
@@ -82,6 +83,7 @@ def build(settings: AccountingSettings, bus: Bus) -> Accounting:
         decide=decide,
         on_change=keys.refresh,
         owns=("accounting", *OWNS),
+        snapshot=Snapshot(settings.data_dir / "snapshot.json", State, core),
     )
     spend = SpendPublisher(OwnedView(bus.view("spend", Spend)))
     writer = LedgerWriter(bus, ledger, spend, lambda: authority.leading, lambda: authority.state.prices)

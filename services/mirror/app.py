@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 
-from libs.bus import Authority, Bus, BusAway, Misconfigured, OwnedView
+from libs.bus import Authority, Bus, BusAway, Misconfigured, OwnedView, Snapshot
 from libs.events import Command, Event
 from libs.events.commands import ImportVersion
 from libs.events.library import MirrorServing
@@ -14,6 +14,7 @@ from libs.events.questions import Examined, ExamineMirror, LibraryAnswer, ListLi
 from libs.events.views import LibraryEntry
 from libs.runtime.clock import utc_now
 
+from . import core
 from .adapters.http import FileServer
 from .adapters.store import Store, StoreTaken
 from .core.state import State, decide, entries, evolve
@@ -47,6 +48,7 @@ class Mirror:
             work=self._work,
             on_change=self._publish,
             owns=("library", "mirror"),
+            snapshot=Snapshot(settings.data_dir / "snapshot.json", State, core),
         )
 
     @property

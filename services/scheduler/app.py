@@ -8,14 +8,16 @@ from datetime import datetime
 
 from prometheus_client import Counter, Histogram
 
-from libs.bus import Authority, Bus
+from libs.bus import Authority, Bus, Snapshot
 from libs.events import Event, plane, tag_of
 from libs.events.subjects import elected
 from libs.runtime.secrets import decode_fleet_secret, read_reference
 
+from . import core
 from .adapters.listener import Listener
 from .core.decide import decide
 from .core.evolve import evolve
+from .core.keeping import Kept, keep, restore
 from .core.reconcile import Reconciler
 from .core.state import State
 from .handlers import Questions
@@ -52,6 +54,7 @@ class Scheduler:
             react=self._react,
             on_change=Projection(bus, _fleet_secret(settings.fleet_secret)).refresh,
             owns=OWNS,
+            snapshot=Snapshot(settings.data_dir / "snapshot.json", Kept, core, keep=keep, restore=restore),
         )
         self._opening: asyncio.Task[None] | None = None
 

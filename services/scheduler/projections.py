@@ -13,6 +13,7 @@ from libs.bus import Bus, BusAway, Overtaken, OwnedView
 from libs.events.views import Desired, ModelView, NodeView, Route, ShardWanted
 from libs.runtime.secrets import BadSecret, engine_key, seal
 
+from .core.errands import open_errands
 from .core.state import Machine, State
 from .core.views import model_view, node_view, route, wanted_on
 
@@ -149,7 +150,7 @@ class Projection:
             else self._sealer.sealed(machine, shard)
             for shard in wanted
         )
-        return Desired(machine_id=machine_id, generation=state.position, shards=said)
+        return Desired(machine_id=machine_id, generation=state.position, shards=said, errands=open_errands(machine))
 
     def _same(self, written: ShardWanted, wanted: ShardWanted) -> bool:
         sealed = written.sealed_key is not None

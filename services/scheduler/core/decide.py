@@ -13,6 +13,7 @@ from libs.events.commands import (
     CordonNode,
     DefineModel,
     DrainNode,
+    GiveErrand,
     LendNode,
     PromoteModel,
     ReclaimNode,
@@ -43,6 +44,7 @@ from libs.events.node import NodeCordoned, NodeDrained, NodeLent, NodeReclaimed,
 from libs.events.refusal import Refused
 from libs.events.system import RackCapped, SystemStarted, SystemStopped
 
+from . import errands
 from .catalog import fingerprint, problems, scaling_problems
 from .state import Machine, Model, State
 
@@ -214,6 +216,10 @@ def _reclaim(state: State, command: ReclaimNode, now: datetime) -> Event | None:
     return NodeReclaimed(at=now, machine_id=command.machine_id)
 
 
+def _give_errand(state: State, command: GiveErrand, now: datetime) -> Event | None:
+    return errands.give(state, _machine_named(state, command.machine_id), command, now)
+
+
 _COMMANDS: dict[type[Command], Callable[[State, Any, datetime], Event | None]] = {
     DefineModel: _define,
     RemoveModel: _remove,
@@ -224,6 +230,7 @@ _COMMANDS: dict[type[Command], Callable[[State, Any, datetime], Event | None]] =
     UncordonNode: _uncordon,
     LendNode: _lend,
     ReclaimNode: _reclaim,
+    GiveErrand: _give_errand,
     StopModel: _stop,
     StartModel: _start,
     WakeModel: _wake,

@@ -8,11 +8,12 @@ from typing import Any
 from libs.events import Event
 from libs.events.leadership import SchedulerElected
 from libs.events.library import MirrorServing, VersionAdded, VersionRemoved
-from libs.events.machine import MachineRegistered
+from libs.events.machine import MachineErrandEnded, MachineRegistered
 from libs.events.model import ModelEvent, ModelUnplaced
 from libs.events.node import (
     NodeCordoned,
     NodeDrained,
+    NodeErrandGiven,
     NodeJoined,
     NodeLent,
     NodeLost,
@@ -24,6 +25,7 @@ from libs.events.replica import ReplicaEvent
 from libs.events.shard import ShardEvent
 from libs.events.system import RackCapped, SystemStarted, SystemStopped
 
+from . import errands
 from .models import FOLDS as MODELS
 from .replicas import FOLDS as REPLICAS
 from .state import Machine, State
@@ -192,6 +194,8 @@ _FOLDS: dict[type[Event], Callable[[State, Any, int], None]] = {
     NodeUncordoned: _node(_uncordoned),
     NodeLent: _node(_lent),
     NodeReclaimed: _node(_uncordoned),
+    NodeErrandGiven: errands.given,
+    MachineErrandEnded: errands.ended,
     SystemStopped: _stopped,
     SystemStarted: _started,
     RackCapped: _rack,

@@ -27,6 +27,7 @@ from libs.events.shard import (
     ShardStopped,
 )
 
+from .errands import restarts, starts_anew
 from .state import ENDED, Model, Orphan, Replica, ReplicaPhase, Shard, ShardPhase, State
 
 LEAVING: frozenset[ReplicaPhase] = frozenset({"draining", "stopping", "failed"})
@@ -179,6 +180,8 @@ def _shard(phase: ShardPhase) -> Callable[[State, Any, int], None]:
         if replica is None or shard is None or shard.placement.machine_id != event.machine_id:
             _orphan(state, event, reported, position)
             return
+        if reported in ("starting", "loading") and restarts(state, event.machine_id, event.shard_id):
+            starts_anew(state, replica, event.at, position)
         if reported != shard.phase:
             # An agent that says the same again, as after a restart, has made no progress.
             shard.since = event.at

@@ -13,6 +13,7 @@ from libs.events.explanation import Explanation
 from libs.events.library import LibraryVersion
 from libs.events.machine import MachineRegistered
 from libs.events.model import ModelSpec, Profile
+from libs.events.node import Errand
 from libs.events.replica import ShardPlacement
 
 from .fabrics import Fabrics
@@ -167,6 +168,8 @@ class Machine(msgspec.Struct, omit_defaults=True):
     weights: list[str] = []
     """``NAME@VERSION`` of what has run here: likely in its cache."""
     orphans: dict[str, Orphan] = {}
+    errands: dict[int, Errand] = {}
+    """Those it has not ended yet, by the sequence of their giving."""
 
     @property
     def lost(self) -> bool:

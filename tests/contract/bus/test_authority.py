@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from libs.bus import Authority, Bus, Snapshot
+from libs.bus.snapshot import Found
 from libs.events import Event, state_hash, subject_of
 from libs.events.commands import CordonNode, Problem, UncordonNode
 from libs.events.node import NodeCordoned, NodeDrained, NodeUncordoned
@@ -251,13 +252,31 @@ async def test_a_snapshot_of_other_code_another_log_or_with_a_broken_file_is_not
     import services.guard.core
 
     path = tmp_path / "state.json"
-    Snapshot(path, State).save("stream-1", 5, State(drained=("m",)), {})
-    assert Snapshot(path, State).load("stream-1", 5) == (State(drained=("m",)), 5, {})
+    snapshot = Snapshot(path, State)
+    snapshot.write(snapshot.packed("stream-1", 5, "c-1", State(drained=("m",)), {}))
+    assert Snapshot(path, State).load("stream-1", 5) == Found(State(drained=("m",)), 5, "c-1", {})
     assert Snapshot(path, State).load("stream-1", 4) is None  # ahead of the log
     assert Snapshot(path, State).load("stream-2", 5) is None
     assert Snapshot(path, State, services.guard.core).load("stream-1", 5) is None
     path.write_bytes(path.read_bytes()[:-9])
     assert Snapshot(path, State).load("stream-1", 5) is None
+
+
+async def test_a_snapshot_of_a_log_that_went_on_differently_is_not_used(open_bus: Open, tmp_path: Path) -> None:
+    """As after it was put back from a copy: the same stream, long enough, and another event stands there."""
+    bus, client = await open_bus("scheduler"), await open_bus("operator")
+    leader = authority(bus, "a")
+    await leader.start()
+    await client.command(CordonNode(machine_id="m"))
+    stream, last = await bus.transport.extent("EVENTS")
+    snapshot = Snapshot(tmp_path / "state.json", State)
+    snapshot.write(snapshot.packed(stream, last, "c-other/llmgw.evt.node.x.cordoned", State(drained=("x",)), {}))
+    standby = authority(bus, "b", snapshot=snapshot)
+    await standby.start()
+    await eventually(lambda: standby.caught_up)
+    assert standby.state == leader.state
+    await standby.stop()
+    await leader.stop()
 
 
 async def test_a_decision_whose_id_somebody_else_used_is_made_all_the_same(open_bus: Open) -> None:

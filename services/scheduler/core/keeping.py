@@ -1,0 +1,53 @@
+"""The state as it is kept on disk, and back: the facts and the last happenings; everything else follows from them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from libs.events import Event, decode, encode
+
+from .replicas import LEAVING
+from .state import Facts, State, Story
+
+
+class Kept(msgspec.Struct):
+    position: int
+    election: int
+    facts: Facts
+    stories: dict[str, list[tuple[int, msgspec.Raw]]]
+    """Model to its last happenings: sequence and event."""
+
+
+def keep(state: State) -> Kept:
+    """Shares the facts with ``state``: to be written before the next event is folded."""
+    stories = {
+        name: [(position, msgspec.Raw(encode(event))) for position, event in story.events]
+        for name, story in state.stories.items()
+    }
+    return Kept(state.position, state.election, state.facts, stories)
+
+
+def restore(kept: Kept) -> State:
+    """A state that folds and is decided on as the one that was kept. Raises UnknownTag, BadPayload."""
+    state = State()
+    state.facts, state.position, state.election = kept.facts, kept.position, kept.election
+    for model in kept.facts.models:
+        state.of_model[model] = {}
+    for replica_id, replica in kept.facts.replicas.items():
+        state.of_model[replica.model][replica_id] = replica
+        if replica.phase in LEAVING:
+            state.leaving[replica_id] = replica
+        for shard_id, shard in replica.shards.items():
+            if not shard.ended:
+                state.held.setdefault(shard.placement.machine_id, {})[shard_id] = shard.placement
+    for name, happenings in kept.stories.items():
+        story = state.stories[name] = Story()
+        for position, line in happenings:
+            event = decode(bytes(line))
+            assert isinstance(event, Event)
+            story.events.append((position, event))
+    # Whoever works from here on has seen nothing yet: all that matters is that what comes next is later.
+    state.room = state.nodes = state.everywhere = state.registered = kept.position
+    for machine_id in kept.facts.machines:
+        state.stirred[machine_id] = kept.position
+    return state
