@@ -1,4 +1,4 @@
-"""A scheduler that starts again reads its snapshot and the end of the log, and knows as much as one that read it all."""
+"""A scheduler that starts again reads its snapshot and the end of the log, and knows what a whole reading tells."""
 
 from __future__ import annotations
 
