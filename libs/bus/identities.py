@@ -89,7 +89,10 @@ GRANTS: dict[str, Grant] = {
         # Commands and questions: its admin API passes on those of people whose roles it checked.
         says=("llmgw.use.gateway.>", "llmgw.tel.gateway.>", "llmgw.chk.>", "llmgw.cmd.>", "llmgw.ask.>"),
         hears=("llmgw.tel.gateway.>",),
-        reads=("EVENTS", "TELEMETRY", "KV_routes", "KV_keys", "KV_spend", "KV_policies", "KV_models", "KV_nodes"),
+        reads=(
+            *("EVENTS", "TELEMETRY", "KV_routes", "KV_keys", "KV_spend", "KV_prices", "KV_policies", "KV_models"),
+            "KV_nodes",
+        ),
     ),
     "scheduler": Grant(
         says=(
@@ -107,9 +110,9 @@ GRANTS: dict[str, Grant] = {
     "accounting": Grant(
         says=("llmgw.evt.org.>", "llmgw.evt.team.>", "llmgw.evt.project.>", "llmgw.evt.key.>", "llmgw.evt.price.>"),
         answers=("llmgw.ask.accounting.>",),
-        writes=("keys", "spend"),
+        writes=("keys", "spend", "prices"),
         leads="accounting",
-        reads=("EVENTS", "KV_keys", "KV_spend"),
+        reads=("EVENTS", "KV_keys", "KV_spend", "KV_prices"),
         works=("cmd-accounting", "accounting-ledger"),
     ),
     "guard": Grant(

@@ -118,6 +118,7 @@ STREAMS: tuple[Stream, ...] = (
     _bucket("models"),
     _bucket("keys"),
     _bucket("spend"),
+    _bucket("prices"),
     _bucket("policies"),
     _bucket("library"),
     # An entry that is not renewed disappears: that is the lease.

@@ -1,6 +1,7 @@
 """The contracts: everything that may be said on the bus. msgspec and the standard library only."""
 
 from . import (
+    budget,
     commands,
     explanation,
     leadership,
@@ -43,6 +44,7 @@ __all__ = [
     "Telemetry",
     "UnknownTag",
     "Value",
+    "budget",
     "commands",
     "contract_of",
     "contracts",

@@ -85,6 +85,15 @@ class Adapter(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``library:NAME`` or ``library:NAME@VERSION``."""
 
 
+class AntiAffinity(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Models whose replicas never stand beside this one's, whoever was there first."""
+
+    models: tuple[str, ...] = ()
+    """Empty: the model's own replicas keep away from each other."""
+    within: Literal["node", "rack"] = "node"
+    """Machines in one rack carry the same label ``rack``."""
+
+
 class Canary(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a changed definition is tried before it takes the place of the running one."""
 
@@ -131,6 +140,8 @@ class ModelSpec(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     adapters: tuple[Adapter, ...] = ()
     allow_pickle: bool = False
     """Weights in pickle formats, which run code when they are loaded, are allowed."""
+    anti_affinity: tuple[AntiAffinity, ...] = ()
+    """Looked at when a replica is placed; what runs already stays where it is."""
     canary: Canary | None = None
     """None: a changed definition takes the place of the running one at once, replica by replica."""
 

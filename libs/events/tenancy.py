@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
+from .budget import Budget
 from .contract import Event, Value, registered
 
 Role = Literal["client", "viewer", "operator", "billing", "admin"]
@@ -21,6 +22,8 @@ class Allowance(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tokens a minute."""
     policies: tuple[str, ...] = ()
     """Guard policies that apply from here down."""
+    budgets: tuple[Budget, ...] = ()
+    """At most one for each kind of period. They do not have to fit under those above: each is enforced by itself."""
 
 
 class OrgSpec(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,6 +118,10 @@ class KeyRevoked(Event, frozen=True, kw_only=True, tag="key.revoked.v1"):
     reason: str = ""
 
 
+PER = 1000
+"""Prices are micro-units for so many tokens."""
+
+
 class Price(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Micro-units of the cluster's currency per 1,000 tokens."""
 
@@ -124,6 +131,17 @@ class Price(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cached_micros: int = 0
     """0: cached prompt tokens cost what other prompt tokens cost."""
     completion_micros: int = 0
+
+    def cost_micros(self, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
+        """What tokens cost, in micro-units, rounded up: rounded down, a stream of tiny requests would be free.
+
+        ⌈((prompt - cached)·p + cached·c) / 1000⌉ + ⌈completion·o / 1000⌉, where cached tokens are a part of the
+        prompt's and never more than it, and a cached rate of 0 means the prompt's rate.
+        """
+        prompt = max(prompt_tokens, 0)
+        cached = min(max(cached_tokens, 0), prompt)
+        prompt_micros = (prompt - cached) * self.prompt_micros + cached * (self.cached_micros or self.prompt_micros)
+        return -(-prompt_micros // PER) + -(-max(completion_tokens, 0) * self.completion_micros // PER)
 
 
 @registered

@@ -15,7 +15,11 @@ Status = Literal[
     "upstream_error",  # the engine failed, before or during the answer
     "refused_limit",
     "refused_guard",
+    "refused_budget",
 ]
+CHARGED: frozenset[Status] = frozenset({"ok", "cancelled", "cut"})
+"""What is charged: answers, whole or in part. A request that was refused or that an engine failed is free,
+whatever the engine said it counted."""
 
 
 Protocol = Literal[
@@ -76,6 +80,17 @@ class UsageBatch(Contract, frozen=True, kw_only=True, tag="use.gateway.batch.v1"
     records: tuple[RequestRecord, ...]
 
 
+class Held(Value, frozen=True, kw_only=True):
+    """What a gateway holds of a budget that the ledger does not say yet, in micro-units."""
+
+    reserved: int = 0
+    """For requests that are being answered: the most they may cost."""
+    settled: int = 0
+    """For requests that ended and are not in ``spend``, as far as this gateway has read it: what they cost."""
+    counted: int = 0
+    """``Spend.counted`` of the account as far as this gateway has read it."""
+
+
 @registered
 class GatewayRates(Telemetry, frozen=True, kw_only=True, tag="tel.gateway.rates.v1"):
     """What one gateway did lately, twice a second."""
@@ -91,3 +106,5 @@ class GatewayRates(Telemetry, frozen=True, kw_only=True, tag="tel.gateway.rates.
     """Model to when a request for it last finished."""
     waiting: dict[str, int] = {}
     """Model to requests that wait in the gateway for a replica of it."""
+    budgets: dict[str, Held] = {}
+    """By account and period (``k-01j9 2026-11``), where it holds anything."""

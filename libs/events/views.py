@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
+from .budget import LevelBudget
 from .contract import Value
 from .library import WeightFile
 from .node import Errand
-from .tenancy import Role
+from .tenancy import Price, Role
 
 
 class Endpoint(Value, frozen=True, kw_only=True):
@@ -170,20 +171,36 @@ class KeyView(Value, frozen=True, kw_only=True):
     expires_at: datetime | None = None
     revoked: bool = False
     position: int = 0
+    budgets: tuple[LevelBudget, ...] = ()
+    """Of the key and of every level above it."""
+
+
+class PriceView(Value, frozen=True, kw_only=True):
+    """Bucket ``prices``, key: model, or ``*`` for every model without one of its own. Written by accounting."""
+
+    price: Price
+    version: int
+    """Sequence of its event in EVENTS."""
 
 
 class Spend(Value, frozen=True, kw_only=True):
-    """Bucket ``spend``, key: key id. Written by accounting from PostgreSQL."""
+    """Bucket ``spend``, key: account. Written by accounting from PostgreSQL."""
 
     key_id: str
+    """The account: a key's id, ``org/team/project``, ``org/team/*`` or ``org/*``."""
     period: str
-    """``2026-11``: the UTC month."""
+    """``2026-11``: the UTC month the counts are of."""
     requests: int
     prompt_tokens: int
     completion_tokens: int
     cost_micros: int
     watermarks: dict[str, int] = {}
     """Gateway id to the spool position up to which its requests are counted in this."""
+    spent_micros: dict[str, int] = {}
+    """What was spent in each period that holds now: ``2026-11-29``, ``2026-W48``, ``2026-11``, ``total``."""
+    counted: int = 0
+    """Requests of the account in the whole ledger. It rises with every one that is added: the newer of two entries
+    has more."""
 
 
 class LibraryEntry(Value, frozen=True, kw_only=True):

@@ -12,17 +12,10 @@ from datetime import datetime
 import msgspec
 
 from libs.events.tenancy import Price
-from libs.events.usage import Status
+from libs.events.usage import CHARGED, Status
 
 ANY_MODEL = "*"
 """The model name of the price for every model without one of its own."""
-
-CHARGED: frozenset[Status] = frozenset({"ok", "cancelled", "cut"})
-"""What is charged: answers, whole or in part. A request that was refused or that an engine failed is free,
-whatever the engine said it counted."""
-
-PER = 1000
-"""Prices are micro-units for so many tokens."""
 
 
 class PriceVersion(msgspec.Struct, frozen=True):
@@ -60,19 +53,6 @@ def newest(prices: Prices) -> list[Price]:
     return [prices[model][-1].price for model in sorted(prices)]
 
 
-def cost_micros(price: Price, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
-    """What tokens cost, in micro-units, rounded up: rounded down, a stream of tiny requests would be free.
-
-    ⌈((prompt - cached)·p + cached·c) / 1000⌉ + ⌈completion·o / 1000⌉, where cached tokens are a part of the
-    prompt's and never more than it, and a cached rate of 0 means the prompt's rate.
-    """
-    prompt = max(prompt_tokens, 0)
-    cached = min(max(cached_tokens, 0), prompt)
-    cached_rate = price.cached_micros or price.prompt_micros
-    prompt_micros = (prompt - cached) * price.prompt_micros + cached * cached_rate
-    return -(-prompt_micros // PER) + -(-max(completion_tokens, 0) * price.completion_micros // PER)
-
-
 def charge(
     prices: Prices,
     model: str,
@@ -88,4 +68,4 @@ def charge(
         return None, 0
     if status not in CHARGED:
         return version.version, 0
-    return version.version, cost_micros(version.price, prompt_tokens, cached_tokens, completion_tokens)
+    return version.version, version.price.cost_micros(prompt_tokens, cached_tokens, completion_tokens)

@@ -31,7 +31,7 @@ OWN = {
 """A subject each identity publishes, and nobody else may."""
 VIEWS = {
     "scheduler": ("routes", "desired", "nodes", "models"),
-    "accounting": ("keys", "spend"),
+    "accounting": ("keys", "spend", "prices"),
     "guard": ("policies",),
     "mirror": ("library",),
 }

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from libs.events.tenancy import Price
 from services.accounting.core import prices
-from services.accounting.core.prices import cost_micros
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 
@@ -23,17 +22,17 @@ any_price = st.builds(Price, model=st.just("m"), prompt_micros=rates, cached_mic
 
 def test_rounds_up_so_that_small_requests_are_not_free() -> None:
     price = Price(model="m", prompt_micros=1000, completion_micros=3000)
-    assert cost_micros(price, 1, 0, 0) == 1
-    assert cost_micros(price, 1000, 0, 1000) == 4000
-    assert cost_micros(price, 0, 0, 0) == 0
-    assert cost_micros(Price(model="m", prompt_micros=1, completion_micros=1), 1, 0, 1) == 2
+    assert price.cost_micros(1, 0, 0) == 1
+    assert price.cost_micros(1000, 0, 1000) == 4000
+    assert price.cost_micros(0, 0, 0) == 0
+    assert Price(model="m", prompt_micros=1, completion_micros=1).cost_micros(1, 0, 1) == 2
 
 
 def test_a_cached_prompt_costs_the_cached_rate() -> None:
     price = Price(model="m", prompt_micros=1000, cached_micros=100, completion_micros=3000)
-    assert cost_micros(price, 10_000, 9_000, 0) == 1000 + 900
-    assert cost_micros(price, 100, 500, 0) == 10, "more cached than prompt is a miscount, not a refund"
-    assert cost_micros(Price(model="m", prompt_micros=1000), 10_000, 9_000, 0) == 10_000, "no rate of its own"
+    assert price.cost_micros(10_000, 9_000, 0) == 1000 + 900
+    assert price.cost_micros(100, 500, 0) == 10, "more cached than prompt is a miscount, not a refund"
+    assert Price(model="m", prompt_micros=1000).cost_micros(10_000, 9_000, 0) == 10_000, "no rate of its own"
 
 
 @given(any_price, tokens, tokens, tokens)
@@ -41,15 +40,15 @@ def test_cost_is_the_exact_sum_rounded_up_once_for_each_direction(price: Price, 
     cached = min(c, p)
     rate = price.cached_micros or price.prompt_micros
     prompt = Fraction((p - cached) * price.prompt_micros + cached * rate, 1000)
-    assert cost_micros(price, p, c, o) == ceil(prompt) + ceil(Fraction(o * price.completion_micros, 1000))
+    assert price.cost_micros(p, c, o) == ceil(prompt) + ceil(Fraction(o * price.completion_micros, 1000))
 
 
 @given(any_price, tokens, tokens, tokens)
 def test_cost_never_falls_with_more_tokens_and_fits_64_bits(price: Price, p: int, c: int, o: int) -> None:
-    cost = cost_micros(price, p, c, o)
+    cost = price.cost_micros(p, c, o)
     assert 0 <= cost < 2**63
-    assert cost_micros(price, p, c, o + 1) >= cost
-    assert cost_micros(price, p + 1, c, o) >= cost
+    assert price.cost_micros(p, c, o + 1) >= cost
+    assert price.cost_micros(p + 1, c, o) >= cost
 
 
 def test_the_price_in_force_when_it_closed_counts() -> None:
@@ -86,7 +85,15 @@ def test_a_version_from_a_clock_that_runs_behind_is_still_the_newer_one() -> Non
 
 @pytest.mark.parametrize(
     ("status", "cost"),
-    [("ok", 30), ("cancelled", 30), ("cut", 30), ("upstream_error", 0), ("client_error", 0), ("refused_limit", 0)],
+    [
+        ("ok", 30),
+        ("cancelled", 30),
+        ("cut", 30),
+        ("upstream_error", 0),
+        ("client_error", 0),
+        ("refused_limit", 0),
+        ("refused_budget", 0),
+    ],
 )
 def test_only_answers_are_charged(status: str, cost: int) -> None:
     book: prices.Prices = {}
