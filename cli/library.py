@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 
 from cli.cluster import Cluster, on_cluster
+from cli.progress import ProgressLine
 from libs.events.commands import ImportVersion, RemoveVersion
+from libs.events.library import ImportProgress
 from libs.events.questions import LibraryAnswer, ListLibrary
 
 IMPORT_S = 3600.0
@@ -46,7 +48,18 @@ async def list_library(cluster: Cluster) -> None:
 @on_cluster
 async def import_version(cluster: Cluster, name: str, source: str, licence: str) -> None:
     """Import weights into the library, from where the mirror can read them."""
-    outcome = await cluster.send(ImportVersion(name=name, source=source, licence=licence), IMPORT_S)
+    line = ProgressLine(name)
+
+    async def show(progress: ImportProgress) -> None:
+        if progress.name == name:
+            line.show(progress.done_bytes, progress.total_bytes, progress.bytes_per_s)
+
+    stop = await cluster.bus.listen(ImportProgress, show)
+    try:
+        outcome = await cluster.send(ImportVersion(name=name, source=source, licence=licence), IMPORT_S)
+    finally:
+        await stop()
+        line.end()
     cluster.out.one(outcome, [outcome.message or f"{name}: {'imported' if outcome.event else 'already there'}"])
 
 

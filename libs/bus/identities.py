@@ -125,7 +125,7 @@ GRANTS: dict[str, Grant] = {
         works=("cmd-guard", "guard-checks"),
     ),
     "mirror": Grant(
-        says=("llmgw.evt.library.>", "llmgw.evt.mirror.>"),
+        says=("llmgw.evt.library.>", "llmgw.evt.mirror.>", "llmgw.tel.mirror.>"),
         answers=("llmgw.ask.mirror.>",),
         writes=("library",),
         leads="mirror",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .contract import Event, Value, registered
+from .contract import Event, Telemetry, Value, registered
 
 
 class WeightFile(Value, frozen=True, kw_only=True):
@@ -49,3 +49,15 @@ class MirrorServing(Event, frozen=True, kw_only=True, tag="mirror.serving.v1"):
     ids = ("mirror_id",)
     mirror_id: str
     url: str
+
+
+@registered
+class ImportProgress(Telemetry, frozen=True, kw_only=True, tag="tel.mirror.import.v1"):
+    """How far an import is, twice a second while it goes on."""
+
+    ids = ("mirror_id",)
+    mirror_id: str
+    name: str
+    done_bytes: int
+    total_bytes: int
+    bytes_per_s: int = 0

@@ -9,7 +9,7 @@ import socket
 from libs.bus import Authority, Bus, BusAway, Misconfigured, OwnedView, Snapshot
 from libs.events import Command, Event
 from libs.events.commands import ImportVersion
-from libs.events.library import MirrorServing
+from libs.events.library import ImportProgress, MirrorServing
 from libs.events.questions import Examined, ExamineMirror, LibraryAnswer, ListLibrary
 from libs.events.views import LibraryEntry
 from libs.runtime.clock import utc_now
@@ -24,6 +24,7 @@ from .settings import MirrorSettings
 log = logging.getLogger("llmgw.mirror")
 
 SUBJECTS = ("llmgw.evt.library.>", "llmgw.evt.mirror.>", "llmgw.evt.model.>")
+TELL_EVERY_S = 0.5
 EVERYWHERE = ("", "0.0.0.0", "::")
 
 
@@ -101,7 +102,30 @@ class Mirror:
         await self._view.become(entries(state), state.election)
 
     async def _work(self, command: Command, command_id: str, event: Event | None) -> Event | None:
-        return await self._library.bring(command) if isinstance(command, ImportVersion) else event
+        if not isinstance(command, ImportVersion):
+            return event
+        telling = asyncio.create_task(self._tell_progress(), name="progress")
+        try:
+            return await self._library.bring(command)
+        finally:
+            telling.cancel()
+
+    async def _tell_progress(self) -> None:
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            progress = self._library.importing
+            if progress is None:
+                continue
+            await self._bus.tell(
+                ImportProgress(
+                    at=utc_now(),
+                    mirror_id=self._settings.instance,
+                    name=progress.name,
+                    done_bytes=progress.done_bytes,
+                    total_bytes=progress.total_bytes,
+                    bytes_per_s=int(progress.bytes_per_s),
+                )
+            )
 
     async def _caught_up(self) -> None:
         while not self._authority.caught_up:  # noqa: ASYNC110 - once per start, and there is no event for it

@@ -15,7 +15,7 @@ from libs.events import Event
 from libs.events.commands import ImportVersion
 from libs.events.library import LibraryVersion, VersionAdded
 
-from .adapters.intake import GivenUp, Intake, shown
+from .adapters.intake import GivenUp, Intake, Progress, shown
 from .adapters.store import Store
 from .core.manifest import version_of
 from .core.source import parse_source
@@ -42,6 +42,11 @@ class Library:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="store")
         self._told: list[str] = []
         self.shelf = Shelf()
+
+    @property
+    def importing(self) -> Progress | None:
+        """Of the import that goes on now."""
+        return self._intake.progress
 
     def changed(self) -> None:
         self._changed.set()

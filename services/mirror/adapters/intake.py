@@ -53,6 +53,8 @@ class Intake:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._stopped = threading.Event()
+        self.progress: Progress | None = None
+        """Of what is taken in now; read from any thread."""
 
     def stop(self) -> None:
         self._stopped.set()
@@ -70,6 +72,8 @@ class Intake:
         except Refused:
             self._store.discard()
             raise
+        finally:
+            self.progress = None
 
     # a file or a folder
 
@@ -97,7 +101,7 @@ class Intake:
         for file in found:
             with _opened(file) as source:
                 _head(file, source)
-        progress = Progress(name, total, self._stopped)
+        progress = self.progress = Progress(name, total, self._stopped)
         files = []
         licence = ""
         for file in found:
@@ -134,7 +138,7 @@ class Intake:
                 problem = unsafe_content(file_name, written.read(HEAD_BYTES))
             if problem:
                 raise Refused.one("source", problem)
-            progress = Progress(name, assembled.stat().st_size, self._stopped)
+            progress = self.progress = Progress(name, assembled.stat().st_size, self._stopped)
             sha256, size = self._store.take_over(assembled, expected, progress.moved)
         except WrongSum as wrong:
             raise Refused.one(
@@ -155,28 +159,34 @@ class Intake:
 
 
 class Progress:
-    """Tells the log how far an import is, every few seconds."""
+    """How far an import is; told to the log every few seconds."""
 
     def __init__(self, name: str, total_bytes: int, stopped: threading.Event) -> None:
-        self._name = name
-        self._total = total_bytes
+        self.name = name
+        self.total_bytes = total_bytes
+        self.done_bytes = 0
         self._stopped = stopped
-        self._done = 0
         self._started = self._told = time.monotonic()
 
+    @property
+    def bytes_per_s(self) -> float:
+        """Since its beginning."""
+        return self.done_bytes / max(time.monotonic() - self._started, 1e-3)
+
     def moved(self, count: int) -> None:
+        """So many more bytes are in. Raises GivenUp when the process stops."""
         if self._stopped.is_set():
             raise GivenUp
-        self._done += count
+        self.done_bytes += count
         now = time.monotonic()
         if now - self._told < REPORT_EVERY_S:
             return
         self._told = now
-        rate = self._done / (now - self._started)
+        rate = self.bytes_per_s
         log.info(
             "import of %s: %s of %s, %s/s, %d s left",
-            *(self._name, shown(self._done), shown(self._total), shown(int(rate))),
-            max(0, self._total - self._done) / rate,
+            *(self.name, shown(self.done_bytes), shown(self.total_bytes), shown(int(rate))),
+            max(0, self.total_bytes - self.done_bytes) / rate,
         )
 
 

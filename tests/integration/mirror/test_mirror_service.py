@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -15,11 +16,12 @@ import pytest
 from libs.bus import Bus, BusSettings, connect
 from libs.events import encode
 from libs.events.commands import ImportVersion, RemoveVersion
-from libs.events.library import MirrorServing, VersionRemoved
+from libs.events.library import ImportProgress, MirrorServing, VersionRemoved
 from libs.events.questions import Examined, ExamineMirror, LibraryAnswer, ListLibrary
 from libs.events.views import LibraryEntry
 from libs.testing import eventually
 from libs.testing.nats import NatsServer
+from services.mirror import app
 from services.mirror.app import Mirror, build
 from services.mirror.settings import MirrorSettings
 
@@ -102,6 +104,28 @@ async def test_a_version_is_imported_announced_and_served_at_once(
 async def _mirrors(bus: Bus, url: str) -> bool:
     entry = await bus.view("library", LibraryEntry).get("tiny")
     return entry is not None and entry.mirrors == (url,)
+
+
+async def test_how_far_an_import_is_can_be_heard(
+    bus: Bus, nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "TELL_EVERY_S", 0.01)
+    weights = tmp_path / "large.gguf"
+    weights.write_bytes(WEIGHTS)
+    size = 200_000_000
+    os.truncate(weights, size)
+    heard: list[ImportProgress] = []
+
+    async def on_progress(progress: ImportProgress) -> None:
+        heard.append(progress)
+
+    await bus.listen(ImportProgress, on_progress)
+    async with mirror(nats_server, tmp_path / "data"):
+        assert (await bus.command(ImportVersion(name="large", source=f"path:{weights}"))).status == "done"
+    done = [progress.done_bytes for progress in heard]
+    assert done == sorted(done)
+    assert {(progress.name, progress.total_bytes) for progress in heard} == {("large", size)}
+    assert any(0 < progress.done_bytes < size and progress.bytes_per_s for progress in heard)
 
 
 async def test_what_cannot_be_imported_is_refused_with_its_field(
