@@ -8,6 +8,8 @@ import zlib
 from typing import Any
 
 DIMENSIONS = 16
+MOST_DIMENSIONS = 4096
+"""A model's vectors have an end; what asks for longer ones is refused, as vLLM does."""
 
 
 def embedding(text: str, dimensions: int | None) -> list[float]:
