@@ -29,6 +29,7 @@ from .projections import Keys, Policies, Routes
 from .publisher import Publisher
 from .rates import Rates
 from .settings import GatewaySettings
+from .waiting import Waiting
 
 log = logging.getLogger("llmgw.gateway")
 
@@ -59,7 +60,9 @@ class Gateway:
         self._policies = Policies(bus)
         self._checks = Checks(bus, gateway_id, settings.verdict_timeout_s)
         self._publisher = Publisher(bus, self._spool, gateway_id)
-        self._engines = Engines(self._routes, settings.attempts, settings.deadline_s, settings.stall_s)
+        wait_s = min(settings.wake_wait_s, settings.deadline_s)
+        self._waiting = Waiting(bus, self._routes, wait_s, settings.wake_waiting)
+        self._engines = Engines(self._routes, self._waiting, settings.attempts, settings.deadline_s, settings.stall_s)
         self._keep_alives = KeepAlives(settings.stream_keep_alive_s)
         self._door = door = Door(self._keys, self._routes, self.not_ready, settings.unknown_keys_per_minute, proxies)
         completions = Completions(
@@ -91,7 +94,7 @@ class Gateway:
             metrics.CUT.inc(self._spool.cut)
         for view in (self._policies, self._keys, self._routes):
             await view.start()
-        await self._rates.start(self._own_in_flight)
+        await self._rates.start(self._own_in_flight, self._waiting.counts)
         await self._checks.start()
         self._publisher.start()
         loops = (self._engines.sweep(), self._keep_alives.run(), self._measure())
@@ -110,6 +113,7 @@ class Gateway:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         metrics.flush()
+        await self._waiting.stop()
         await self._publisher.stop()
         await self._checks.stop()
         await self._rates.stop()
@@ -121,7 +125,7 @@ class Gateway:
         reasons = []
         if not self._started:
             reasons.append("keys, routes and policies are being read")
-        elif not any(served.ready for served in self._routes.models.values()):
+        elif not any(served.ready or served.wakeable for served in self._routes.models.values()):
             reasons.append("no engine serves any model")
         if self._spool.problem is not None:
             reasons.append(self._spool.problem)
@@ -134,6 +138,7 @@ class Gateway:
         while True:
             metrics.flush()
             metrics.IN_FLIGHT.set(self._door.in_flight)
+            metrics.WAITING.set(sum(self._waiting.counts.values()))
             metrics.SPOOL_BACKLOG.set(self._spool.backlog_bytes)
             await asyncio.sleep(GAUGES_EVERY_S)
 

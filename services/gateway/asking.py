@@ -1,22 +1,23 @@
-"""Asking engines: one endpoint after the other, while nothing of an answer has reached the client."""
+"""Asking engines: one endpoint after the other, one model after the other, while nothing has reached the client."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from . import metrics
 from .adapters.upstream import Abandoned, Connection, UpstreamFailure
 from .call import Call
 from .core import errors
-from .core.choice import choose, retry_after
+from .core.choice import retry_after
 from .core.engine_errors import fault_in
 from .core.errors import Fault
 from .metering import Meter
-from .projections import Routes, Target
+from .projections import Routes, Served, Target
+from .waiting import Waiting
 
 log = logging.getLogger("llmgw.gateway")
 
@@ -45,8 +46,9 @@ class Retryable(Exception):
 class Engines:
     """The endpoints of all models, and how a request is put to one of them."""
 
-    def __init__(self, routes: Routes, attempts: int, deadline_s: float, stall_s: float) -> None:
+    def __init__(self, routes: Routes, waiting: Waiting, attempts: int, deadline_s: float, stall_s: float) -> None:
         self._routes = routes
+        self._waiting = waiting
         self._attempts = attempts
         self._deadline_s = deadline_s
         self._stall_s = stall_s
@@ -55,7 +57,7 @@ class Engines:
         self._ending = False
 
     def attempts(self, model: str, meter: Meter) -> Attempts:
-        return Attempts(self._routes, model, meter, self._attempts)
+        return Attempts(self._routes, self._waiting, model, meter, self._attempts)
 
     @asynccontextmanager
     async def asked(
@@ -149,6 +151,7 @@ class Engines:
     def end(self) -> None:
         """This gateway stops: end what is still being answered, so that clients are told before they are cut off."""
         self._ending = True
+        self._waiting.end()
         for connection in list(self._busy):
             connection.end()
 
@@ -165,30 +168,35 @@ class Engines:
 
 
 class Attempts:
-    """The endpoints asked for one request."""
+    """The endpoints asked for one request: of the model it asks for, then of those that model names as fallbacks."""
 
-    __slots__ = ("_left", "_meter", "_model", "_routes", "_tried", "last")
+    __slots__ = ("_chain", "_left", "_meter", "_most", "_routes", "_step", "_tried", "_waiting", "last", "model")
 
-    def __init__(self, routes: Routes, model: str, meter: Meter, most: int) -> None:
+    def __init__(self, routes: Routes, waiting: Waiting, model: str, meter: Meter, most: int) -> None:
         self._routes = routes
-        self._model = model
+        self._waiting = waiting
         self._meter = meter
-        self._left = most
+        self._left = self._most = most
         self._tried: list[str] = []
+        self._chain: tuple[str, ...] = ()
+        self._step = 0
+        self.model = model
+        """The one that is asked now."""
         self.last: Retryable | None = None
 
-    def next(self) -> Target:
-        """The endpoint to ask now. Raises Fault when there is none left."""
-        served = self._routes.find(self._model)
-        targets = served.targets if served is not None else ()
-        now = asyncio.get_running_loop().time()
-        target = choose(targets, self._tried, now, random.random()) if self._left else None
-        if target is None:
-            if self.last is not None:
-                raise self.last.fault
-            raise errors.no_endpoint(self._model, retry_after(targets, now))
+    def next(self) -> Target | None:
+        """The endpoint to ask now; None when the model has none that may be: ``otherwise`` knows what then."""
+        served = self._routes.find(self.model)
+        if served is None or not self._left:
+            return None
+        target = served.choose(self._tried, asyncio.get_running_loop().time())
+        return self._taken(target) if target is not None else None
+
+    def _taken(self, target: Target) -> Target:
         if self.last is not None:
-            metrics.RETRIES.labels(self._model, self.last.reason).inc()
+            metrics.RETRIES.labels(self.model, self.last.reason).inc()
+            if self.last.broken:
+                self._meter.failed_replicas += (self._tried[-1],)
         self._meter.open()
         self._left -= 1
         self._tried.append(target.replica_id)
@@ -196,10 +204,68 @@ class Attempts:
         self._meter.replica_id = target.replica_id
         return target
 
+    async def otherwise(self, call: Call, suits: Callable[[Served], bool]) -> Target:
+        """An endpoint of a fallback; where none has one, wait for the first model that is started on demand.
+
+        ``suits`` says whether a fallback may answer this request. Only those the asked model itself names are looked
+        at, each once: there are no circles. Raises Fault when nobody answers it, Abandoned.
+        """
+        if not self._chain:
+            self._chain = _chain(self._routes, self.model)
+        while True:
+            asleep: str | None = None
+            for step in range(self._step, len(self._chain)):
+                served = self._routes.find(self._chain[step])
+                if served is None or (step == self._step and not self._left) or (step and not suits(served)):
+                    continue
+                if served.route.stopped is not None:
+                    if step == 0:
+                        raise errors.stopped(self.model, served.route.stopped, served.route.stopped_reason)
+                    continue
+                target = served.choose(self._tried, asyncio.get_running_loop().time())
+                if target is not None:
+                    if asleep is not None:
+                        self._waiting.wake(asleep)  # for those who come later
+                    if step != self._step:
+                        self._move(step)
+                    return self._taken(target)
+                if asleep is None and served.wakeable:
+                    asleep = self._chain[step]
+            if asleep is None:
+                raise self._nobody()
+            began = time.perf_counter()
+            try:
+                await self._waiting.change(call, asleep, self._chain[self._step :])
+            finally:
+                self._meter.waited_ms += round((time.perf_counter() - began) * 1000, 3)
+
+    def _move(self, step: int) -> None:
+        metrics.FALLBACKS.labels(self._chain[0], self._chain[step]).inc()
+        self._step = step
+        self._left = self._most
+        self.model = self._chain[step]
+        self._meter.answered_by(self.model)
+
+    def _nobody(self) -> Fault:
+        if self.last is not None:
+            return self.last.fault
+        served = self._routes.find(self.model)
+        now = asyncio.get_running_loop().time()
+        return errors.no_endpoint(self.model, retry_after(served.targets if served is not None else (), now))
+
     def failed(self, problem: Retryable) -> None:
         """The endpoint did not answer; ``next`` gives another one."""
         self.last = problem
-        log.warning("%s failed for a request to %s: %s", self._tried[-1], self._model, problem.reason)
+        log.warning("%s failed for a request to %s: %s", self._tried[-1], self.model, problem.reason)
+
+
+def _chain(routes: Routes, model: str) -> tuple[str, ...]:
+    """A model and its fallbacks by their own names, each once; those that are not there are left out."""
+    served = routes.find(model)
+    if served is None:
+        return (model,)
+    found = [routes.find(name) for name in served.route.fallbacks]
+    return tuple(dict.fromkeys([model, *(other.route.model for other in found if other is not None)]))
 
 
 def _head(target: Target, path: str, body: bytes, extra: bytes) -> bytes:

@@ -8,9 +8,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from datetime import UTC, datetime
 from typing import Any
+from typing import Protocol as Interface
 
 from .adapters.http import HOLD_HEAD, ON_DISCONNECT, WRITE_PAUSED
-from .adapters.upstream import Abandoned, Connection
+from .adapters.upstream import Abandoned
 from .core.addresses import Network, origin
 from .core.errors import Fault, Protocol, body_of, body_too_large, encoding_not_taken, protocol_of
 
@@ -25,6 +26,7 @@ SSE = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+SERVED_BY = b"x-llmgw-model"
 COMMENT = b": keep-alive\n\n"
 
 MOST_WARNINGS = 16
@@ -34,10 +36,18 @@ _numbers = random.Random(random.SystemRandom().getrandbits(128))
 """Request ids must be unique, not secret: the system is asked for randomness once, not for each request."""
 
 
+class Abortable(Interface):
+    """What a request is waiting for."""
+
+    def abort(self) -> None:
+        """Give up: what waits raises Abandoned."""
+
+
 class Call:
     """What was asked over HTTP, and the way to answer it. Exactly one of the answering methods is used.
 
-    ``gone`` turns True when the client has left; the engine's connection, if there is one, is then closed at once.
+    ``gone`` turns True when the client has left; what is awaited for it then, an answer or an engine, is given up at
+    once.
     """
 
     __slots__ = (
@@ -65,7 +75,7 @@ class Call:
         """What goes with the answer whatever it is."""
         if self.protocol == "anthropic":
             self.headers.append((b"request-id", self.request_id.encode()))
-        self.connection: Connection | None = None
+        self.connection: Abortable | None = None
         self.attributes: dict[str, str | int] = {}
         """Of the request's span, as OpenTelemetry's GenAI conventions name them; never text."""
         self.gone = False
@@ -166,6 +176,11 @@ class Call:
         if fault.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % max(1, math.ceil(fault.retry_after_s))))
         await self.answer(fault.status, body_of(fault, self.protocol, self.request_id), headers)
+
+    def served_by(self, model: str) -> None:
+        """Tell the client that another model answers than the one it asked for; the last one told counts."""
+        self.headers = [header for header in self.headers if header[0] != SERVED_BY]
+        self.headers.append((SERVED_BY, model.encode()))
 
     def warn(self, warnings: Iterable[str]) -> None:
         """Tell the client what of its request had no effect."""

@@ -29,7 +29,7 @@ from .core.protocols.events import BadStream
 from .core.raw import present
 from .core.sse import EventStream, Overlong
 from .core.usage import Used, answer_in
-from .door import Door, Handler, open_to
+from .door import Door, Handler, may_use, open_to
 from .keepalive import KeepAlives
 from .limits import Limits
 from .metering import Meter
@@ -39,6 +39,8 @@ from .rates import Rates
 log = logging.getLogger("llmgw.gateway")
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+Media = tuple[str, str]
+"""Where in a request something stands that is no text, and what it is."""
 CLIENT_LEFT = 499
 """nginx's status for a client that closed the connection before there was an answer."""
 
@@ -93,6 +95,8 @@ class Completions:
 
     async def _answer(self, call: Call, kind: Kind) -> None:
         key = self._door.authenticate(call, "client")
+        if self._routes.stopped is not None:
+            raise errors.stopped("", "system_stopped", self._routes.stopped)
         meter = Meter(self._spool, self._rates, call, kind, key)
         body = await call.body(self._max_body_bytes)
         media = messages.media(body)
@@ -103,9 +107,9 @@ class Completions:
             body = spoken.body
         asked = bodies.read(body, kind.content, spoken is not None)
         served = open_to(self._routes, key, asked.model)
-        _check_bounds(asked, served, kind)
-        if media is not None and served.route.capabilities and "vision" not in served.route.capabilities:
-            raise errors.media_not_taken(served.route.model, media[1], media[0])
+        if served.route.stopped is not None:
+            raise errors.stopped(served.route.model, served.route.stopped, served.route.stopped_reason)
+        _check(asked, media, served, kind)
         meter.about(asked.model, served.route.model, bool(asked.stream), len(body))
         try:
             self._limits.admit(call, key)
@@ -114,7 +118,7 @@ class Completions:
             except RecursionError:
                 raise errors.too_deep() from None
             with self._keep_alives.during(call) if asked.stream else nullcontext():
-                await self._ask(call, kind, meter, asked, served, body, spoken)
+                await self._ask(call, kind, key, meter, asked, media, served, body, spoken)
         except Fault as fault:
             if fault.code == "context_length_exceeded":
                 fault.param = kind.text
@@ -175,12 +179,27 @@ class Completions:
     # the engine's answer
 
     async def _ask(
-        self, call: Call, kind: Kind, meter: Meter, asked: Asked, served: Served, body: bytes, spoken: Spoken | None
+        self,
+        call: Call,
+        kind: Kind,
+        key: KeyView,
+        meter: Meter,
+        asked: Asked,
+        media: Media | None,
+        served: Served,
+        body: bytes,
+        spoken: Spoken | None,
     ) -> None:
         extra = self._extra(call)
         attempts = self._engines.attempts(served.route.model, meter)
         while True:
             target = attempts.next()
+            if target is None:
+                model = attempts.model
+                target = await attempts.otherwise(call, lambda other: _suits(key, asked, media, other, kind))
+                if attempts.model != model:
+                    body = bodies.edited(body, {"model": msgspec.json.encode(attempts.model)})
+                    call.served_by(attempts.model)
             question: tuple[str, bytes] | None = (kind.engine_path, body)
             try:
                 while question is not None:
@@ -351,10 +370,22 @@ def _status_of(fault: Fault) -> Status:
     return STATUS_OF.get(fault.code) or ("client_error" if fault.status < 500 else "upstream_error")
 
 
-def _check_bounds(asked: Asked, served: Served, kind: Kind) -> None:
+def _check(asked: Asked, media: Media | None, served: Served, kind: Kind) -> None:
+    """That the model can do what is asked. Raises Fault naming what it cannot."""
     route = served.route
     if kind.capability is not None and route.capabilities and kind.capability not in route.capabilities:
         raise errors.capability_missing(route.model, kind.capability, route.capabilities)
     for field, value in asked.limits():
         if value > served.max_tokens:
             raise errors.too_many_tokens(kind.limit or field, value, served.max_tokens, route.model)
+    if media is not None and route.capabilities and "vision" not in route.capabilities:
+        raise errors.media_not_taken(route.model, media[1], media[0])
+
+
+def _suits(key: KeyView, asked: Asked, media: Media | None, other: Served, kind: Kind) -> bool:
+    """Whether another model may and can answer in the place of the one asked for."""
+    try:
+        _check(asked, media, other, kind)
+    except Fault:
+        return False
+    return may_use(key, other)

@@ -154,13 +154,17 @@ class Door:
 
 def visible(models: Mapping[str, Served], key: KeyView) -> dict[str, Served]:
     """The models a key may use."""
-    return {name: served for name, served in models.items() if key.models is None or name in key.models}
+    return {name: served for name, served in models.items() if may_use(key, served)}
+
+
+def may_use(key: KeyView, served: Served) -> bool:
+    return key.models is None or served.route.model in key.models
 
 
 def open_to(routes: Routes, key: KeyView, name: str) -> Served:
     """The model called ``name``. Raises Fault naming those the key may use."""
     served = routes.find(name)
-    if served is None or (key.models is not None and served.route.model not in key.models):
+    if served is None or not may_use(key, served):
         raise errors.unknown_model(name, visible(routes.models, key))
     return served
 

@@ -22,7 +22,7 @@ class Meter:
 
     __slots__ = (
         *("_body_bytes", "_call", "_closed", "_key", "_kind", "_model", "_model_asked", "_rates", "_slot", "_spool"),
-        *("attempts", "first_token_ms", "replica_id", "stream", "tokens"),
+        *("attempts", "failed_replicas", "first_token_ms", "replica_id", "stream", "tokens", "waited_ms"),
     )
 
     def __init__(self, spool: Spool, rates: Rates, call: Call, kind: Kind, key: KeyView) -> None:
@@ -38,6 +38,10 @@ class Meter:
         self.stream = False
         self.attempts = 0
         self.replica_id: str | None = None
+        self.failed_replicas: tuple[str, ...] = ()
+        """Asked before that one, and did not answer as they should."""
+        self.waited_ms = 0.0
+        """For an engine to be started."""
         self.first_token_ms: float | None = None
         self.tokens = 0
         """Delivered so far."""
@@ -47,6 +51,10 @@ class Meter:
         self._model = model
         self.stream = stream
         self._body_bytes = body_bytes
+
+    def answered_by(self, model: str) -> None:
+        """Another model than the one asked for is put to the request."""
+        self._model = model
 
     def open(self) -> None:
         """Write that an engine is about to be asked. Raises Fault (503) when it cannot be written."""
@@ -115,6 +123,8 @@ class Meter:
             tokens_estimated=used.estimated,
             first_token_ms=self.first_token_ms,
             duration_ms=elapsed_ms,
+            waited_ms=self.waited_ms,
+            failed_replicas=self.failed_replicas,
         )
         self._spool.closed(self._slot, record)
         self._slot = None

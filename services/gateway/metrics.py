@@ -29,6 +29,19 @@ IN_FLIGHT = Gauge("llmgw_gateway_in_flight", "Requests being answered.", multipr
 RETRIES = Counter(
     "llmgw_gateway_retries_total", "Requests sent to another endpoint, by why the last one failed.", ["model", "reason"]
 )
+FALLBACKS = Counter(
+    "llmgw_gateway_fallbacks_total",
+    "Requests put to a model named as fallback, by the model asked and that one.",
+    ["model", "fallback"],
+)
+WAITING = Gauge(
+    "llmgw_gateway_waiting", "Requests that wait for a model on demand to start.", multiprocess_mode="livesum"
+)
+WAKES = Counter(
+    "llmgw_gateway_wakes_total",
+    "Times the scheduler was told that a model is asked for, by outcome.",
+    ["model", "outcome"],
+)
 BREAKERS_OPEN = Gauge(
     "llmgw_gateway_breakers_open", "Endpoints that get nothing because they failed.", multiprocess_mode="livesum"
 )

@@ -6,7 +6,8 @@ A copy is good while it is watched; with the bus away it stays as it was last kn
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from libs.bus import Bus, Follower
@@ -16,6 +17,7 @@ from libs.runtime.secrets import engine_key
 
 from .adapters.upstream import Pool
 from .core.breaker import Breaker
+from .core.choice import Share, choose
 from .core.windows import Counts
 
 log = logging.getLogger("llmgw.gateway")
@@ -77,24 +79,26 @@ class Keys(Copy[KeyView]):
 class Target:
     """An endpoint and what this gateway knows of it."""
 
-    __slots__ = ("_others", "authorization", "breaker", "endpoint", "own", "pool")
+    __slots__ = ("_others", "authorization", "breaker", "endpoint", "own", "pool", "slots", "weight")
 
     def __init__(self, endpoint: Endpoint, pool: Pool, authorization: bytes, others: Counts) -> None:
-        self.endpoint = endpoint
         self.pool = pool
         self.authorization = authorization
         """The header line with the engine's key, or b""."""
         self.breaker = Breaker()
         self.own = 0
         self._others = others
+        self.about(endpoint)
+
+    def about(self, endpoint: Endpoint) -> None:
+        """What the view says of it now."""
+        self.endpoint = endpoint
+        self.weight = max(1, endpoint.weight)
+        self.slots = max(1, endpoint.parallel) * self.weight
 
     @property
     def replica_id(self) -> str:
         return self.endpoint.replica_id
-
-    @property
-    def parallel(self) -> int:
-        return self.endpoint.parallel
 
     @property
     def draining(self) -> bool:
@@ -108,16 +112,38 @@ class Target:
 class Served:
     """A model that can be asked for, with its endpoints of this moment."""
 
-    __slots__ = ("max_tokens", "route", "targets")
+    __slots__ = ("_share", "_stable", "_tried", "max_tokens", "route", "targets")
 
-    def __init__(self, route: Route, targets: tuple[Target, ...]) -> None:
+    def __init__(self, route: Route, targets: tuple[Target, ...], share: Share) -> None:
         self.route = route
         self.targets = targets
         self.max_tokens = min(route.max_output_tokens or route.context_length, route.context_length)
+        self._share = share
+        self._tried = tuple(target for target in targets if target.endpoint.canary)
+        self._stable = tuple(target for target in targets if not target.endpoint.canary)
 
     @property
     def ready(self) -> bool:
         return any(not target.draining for target in self.targets)
+
+    @property
+    def wakeable(self) -> bool:
+        """It has no engine, and one is started when somebody asks for it."""
+        return self.route.on_demand and self.route.stopped is None and not self.ready
+
+    def choose(self, tried: Sequence[str], now: float) -> Target | None:
+        """The endpoint to ask; ``tried`` are those that were, for this request. None: nobody is left.
+
+        A definition on trial gets its share of the requests, of those that failed at another endpoint none. Where one
+        of the two definitions has nobody, the other answers.
+        """
+        draw = random.random()
+        if not self._tried:
+            return choose(self.targets, tried, now, draw)
+        first, second = self._stable, self._tried
+        if not tried and self._share.takes(self.route.canary_percent):
+            first, second = second, first
+        return choose(first, tried, now, draw) or choose(second, tried, now, draw)
 
 
 class Routes(Copy[Route]):
@@ -134,6 +160,10 @@ class Routes(Copy[Route]):
         self._models: dict[str, Served] = {}
         self._names: dict[str, Served] = {}
         self._targets: dict[tuple[str, int, str], Target] = {}
+        self._shares: dict[str, Share] = {}
+        self._told: list[Callable[[str], None]] = []
+        self.stopped: str | None = None
+        """Why an administrator stopped the whole system; None: it is not."""
 
     async def stop(self) -> None:
         await super().stop()
@@ -151,12 +181,21 @@ class Routes(Copy[Route]):
     def find(self, name: str) -> Served | None:
         return self._names.get(name)
 
+    def on_change(self, told: Callable[[str], None]) -> None:
+        """``told`` is called with the name of every model whose route has changed."""
+        self._told.append(told)
+
     async def _changed(self, model: str, route: Route | None) -> None:
         known = self._models.get(model)
         if route is None:
             self._models.pop(model, None)
+            self._shares.pop(model, None)
         elif known is None or route.position >= known.route.position:
-            self._models[model] = Served(route, tuple(self._target(e) for e in route.endpoints if _usable(e)))
+            targets = tuple(self._target(endpoint) for endpoint in route.endpoints if _usable(endpoint))
+            share = self._shares.setdefault(model, Share(random.random()))
+            self._models[model] = Served(route, targets, share)
+        routes = [served.route for served in self._models.values()]
+        self.stopped = next((route.stopped_reason for route in routes if route.stopped == "system_stopped"), None)
         self._names = {alias: served for served in self._models.values() for alias in served.route.aliases}
         self._names.update(self._models)
         used = {id(target) for served in self._models.values() for target in served.targets}
@@ -164,6 +203,8 @@ class Routes(Copy[Route]):
             if id(target) not in used:
                 del self._targets[identity]
                 target.pool.close()
+        for told in self._told:
+            told(model)
 
     def _target(self, endpoint: Endpoint) -> Target:
         identity = (endpoint.replica_id, endpoint.generation, endpoint.url)
@@ -175,7 +216,7 @@ class Routes(Copy[Route]):
                 authorization = b"authorization: Bearer %s\r\n" % key.encode()
             pool = Pool(endpoint.url, self._connect_timeout_s)
             target = self._targets[identity] = Target(endpoint, pool, authorization, self._others)
-        target.endpoint = endpoint
+        target.about(endpoint)
         return target
 
 

@@ -34,9 +34,10 @@ class Rates:
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, own_in_flight: Callable[[], Mapping[str, int]]) -> None:
+    async def start(self, own_in_flight: Callable[[], Mapping[str, int]], waiting: Mapping[str, int]) -> None:
+        """``waiting``: the live counts of requests that wait for a model."""
         await self._bus.listen(GatewayRates, self._on_rates)
-        self._task = asyncio.create_task(self._publish(own_in_flight))
+        self._task = asyncio.create_task(self._publish(own_in_flight, waiting))
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -44,15 +45,15 @@ class Rates:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             # Our requests stay in the others' windows for SILENT_S; what is in flight here is nothing any more.
-            await self._tell({})
+            await self._tell({}, {})
 
     def hurry(self) -> None:
         """Do not wait for the next half second."""
         self._hurry.set()
 
-    async def _publish(self, own_in_flight: Callable[[], Mapping[str, int]]) -> None:
+    async def _publish(self, own_in_flight: Callable[[], Mapping[str, int]], waiting: Mapping[str, int]) -> None:
         while True:
-            await self._tell(own_in_flight())
+            await self._tell(own_in_flight(), waiting)
             await asyncio.sleep(HURRIED_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(EVERY_S - HURRIED_S):
@@ -60,7 +61,7 @@ class Rates:
             self._hurry.clear()
             self._forget_silent()
 
-    async def _tell(self, own_in_flight: Mapping[str, int]) -> None:
+    async def _tell(self, own_in_flight: Mapping[str, int], waiting: Mapping[str, int]) -> None:
         now = time.monotonic()
         await self._bus.tell(
             GatewayRates(
@@ -70,6 +71,7 @@ class Rates:
                 tokens=self.tokens.local(now),
                 in_flight=dict(own_in_flight),
                 last_used=dict(self.last_used),
+                waiting=dict(waiting),
             )
         )
 

@@ -35,8 +35,19 @@ class GatewaySettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_
     )
     connect_timeout_s: Annotated[float, Meta(gt=0, description="How long connecting to an engine may take.")] = 2.0
     attempts: Annotated[
-        int, Meta(ge=1, le=10, description="Endpoints asked for one request, while nothing reached the client.")
+        int,
+        Meta(
+            ge=1,
+            le=10,
+            description="Endpoints of one model asked for one request, while nothing reached the client.",
+        ),
     ] = 3
+    wake_wait_s: Annotated[
+        float, Meta(gt=0, description="How long a request waits for a model on demand to start; 503 after that.")
+    ] = 300.0
+    wake_waiting: Annotated[
+        int, Meta(ge=1, le=4096, description="Requests that may wait in a worker for models on demand; 503 to more.")
+    ] = 256
     verdict_timeout_s: Annotated[
         float, Meta(gt=0, description="How long a request waits for the guard's verdict, where a policy enforces.")
     ] = 3.0

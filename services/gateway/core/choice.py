@@ -14,7 +14,12 @@ class Candidate(Protocol):
     @property
     def replica_id(self) -> str: ...
     @property
-    def parallel(self) -> int: ...
+    def slots(self) -> int:
+        """Requests it works on at once, as many times as its weight says: what its load is measured by."""
+        ...
+
+    @property
+    def weight(self) -> int: ...
     @property
     def draining(self) -> bool: ...
     @property
@@ -30,7 +35,7 @@ C = TypeVar("C", bound=Candidate)
 
 
 def choose(candidates: Sequence[C], tried: Iterable[str], now: float, draw: float) -> C | None:
-    """The candidate with the lowest share of its parallel slots in use; ``draw`` in [0, 1) picks among equals.
+    """The candidate with the lowest share of its slots in use; ``draw`` in [0, 1) picks among equals, by weight.
 
     Draining endpoints, those already tried for this request and those with an open breaker get nothing.
     None: nobody is left.
@@ -40,15 +45,42 @@ def choose(candidates: Sequence[C], tried: Iterable[str], now: float, draw: floa
     for candidate in candidates:
         if candidate.draining or candidate.replica_id in tried or not candidate.breaker.allows(now):
             continue
-        load = candidate.in_flight / max(1, candidate.parallel)
+        load = candidate.in_flight / candidate.slots
         if not best or load < lowest:
             best = [candidate]
             lowest = load
         elif load == lowest:
             best.append(candidate)
-    if not best:
-        return None
-    return best[int(draw * len(best))] if len(best) > 1 else best[0]
+    if len(best) <= 1:
+        return best[0] if best else None
+    left = draw * sum(candidate.weight for candidate in best)
+    for candidate in best:
+        left -= candidate.weight
+        if left < 0:
+            return candidate
+    return best[-1]
+
+
+GOLDEN = (5**0.5 - 1) / 2
+"""The multiples of no other number are spread as evenly, and they repeat with no period of a client's."""
+
+
+class Share:
+    """Which requests of a model go to the definition on trial.
+
+    Of any n in a row the stated percentage does, to within two or so; which ones they are follows no pattern that a
+    client's own could fall in with. ``start`` in [0, 1) keeps gateways from choosing alike.
+    """
+
+    __slots__ = ("_at",)
+
+    def __init__(self, start: float) -> None:
+        self._at = start
+
+    def takes(self, percent: int) -> bool:
+        """Whether the next request is one of them."""
+        self._at = (self._at + GOLDEN) % 1.0
+        return self._at * 100 < percent
 
 
 def retry_after(candidates: Sequence[Candidate], now: float) -> float:

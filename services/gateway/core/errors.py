@@ -278,6 +278,45 @@ def no_endpoint(model: str, retry_after_s: float) -> Fault:
     )
 
 
+NOT_AGAIN = (b"x-should-retry", b"false")
+"""Says to OpenAI's and Anthropic's clients that trying again by themselves is no use."""
+
+
+def stopped(model: str, code: str, reason: str) -> Fault:
+    """``code``: ``system_stopped`` or ``model_stopped``."""
+    what = "The system" if code == "system_stopped" else f"The model '{model}'"
+    because = f": {reason.strip().rstrip('.')}" if reason.strip() else ""
+    return Fault(
+        503,
+        code,
+        f"{what} was stopped by an administrator{because}. It answers again when it is started; ask them when.",
+        kind="server_error",
+        headers=[NOT_AGAIN],
+    )
+
+
+def not_started(model: str, waited_s: float) -> Fault:
+    return Fault(
+        503,
+        "model_not_ready",
+        f"The model '{model}' runs on demand and was not ready within {waited_s:g} s; it is still being started, or "
+        "waits for room. Try again in a minute; when it goes on, ask your administrator why it does not start.",
+        kind="server_error",
+        retry_after_s=60,
+    )
+
+
+def too_many_waiting(model: str, limit: int) -> Fault:
+    return Fault(
+        503,
+        "too_many_waiting",
+        f"The model '{model}' runs on demand and is not ready, and {limit} requests already wait, as many as may. "
+        "Try again in a moment.",
+        kind="server_error",
+        retry_after_s=10,
+    )
+
+
 def busy(limit: int) -> Fault:
     return Fault(
         503,

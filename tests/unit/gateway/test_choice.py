@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -9,15 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.gateway.core.breaker import CONSECUTIVE, OPEN_MAX_S, OPEN_S, Breaker
-from services.gateway.core.choice import choose, retry_after
+from services.gateway.core.choice import Share, choose, retry_after
 
 
 @dataclass
 class Candidate:
     replica_id: str
     in_flight: int = 0
-    parallel: int = 4
+    slots: int = 4
     draining: bool = False
+    weight: int = 1
     breaker: Breaker = field(default_factory=Breaker)
 
 
@@ -32,6 +34,40 @@ def test_equals_share() -> None:
     candidates = [Candidate(str(n)) for n in range(4)]
     picked = Counter(choose(candidates, [], 0, draw / 100).replica_id for draw in range(100))  # type: ignore[union-attr]
     assert set(picked.values()) == {25}
+
+
+def test_weights_share_what_is_alike_and_what_is_loaded() -> None:
+    heavy, light = Candidate("heavy", slots=12, weight=3), Candidate("light", slots=4, weight=1)
+    picked = Counter(choose([light, heavy], [], 0, draw / 100).replica_id for draw in range(100))  # type: ignore[union-attr]
+    assert picked == {"heavy": 75, "light": 25}
+    generator = random.Random(7)
+    for _ in range(400):
+        chosen = choose([heavy, light], [], 0, generator.random())
+        assert chosen is not None
+        chosen.in_flight += 1
+    assert (heavy.in_flight, light.in_flight) == (300, 100)
+
+
+@given(st.integers(1, 99), st.floats(0, 1, exclude_max=True), st.integers(1, 400))
+def test_a_trial_gets_its_share_of_any_number_in_a_row(percent: int, start: float, count: int) -> None:
+    share = Share(start)
+    for _ in range(3):
+        taken = sum(share.takes(percent) for _ in range(count))
+        assert abs(taken - count * percent / 100) <= 4
+
+
+def test_a_trials_share_follows_no_pattern_of_a_client() -> None:
+    """A client that repeats itself every n requests has its share of each of them on trial."""
+    for period in range(2, 12):
+        share = Share(0.25)
+        taken = Counter(turn % period for turn in range(period * 200) if share.takes(20))
+        assert all(30 <= taken[turn] <= 50 for turn in range(period)), (period, taken)
+
+
+def test_a_share_of_nothing_or_all() -> None:
+    share = Share(0.999)
+    assert not any(share.takes(0) for _ in range(100))
+    assert all(share.takes(100) for _ in range(100))
 
 
 def test_draining_tried_and_broken_ones_get_nothing() -> None:
