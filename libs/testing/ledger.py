@@ -52,11 +52,19 @@ async def inconsistencies(dsn: str) -> list[str]:
         wrong = await connection.fetch(
             """
             WITH told AS (
-                SELECT key_id, period, requests, prompt_tokens, completion_tokens, cost_micros FROM llmgw.spend
+                SELECT account, period, requests, prompt_tokens, completion_tokens, cost_micros FROM llmgw.spend
+            ), charged AS (
+                SELECT prompt_tokens, completion_tokens, cost_micros, closed_at AT TIME ZONE 'UTC' AS at,
+                    key_id, project, regexp_replace(project, '[^/]*$', '*') AS team,
+                    regexp_replace(project, '/.*$', '/*') AS org
+                FROM llmgw.request
             ), true_sums AS (
-                SELECT key_id, to_char(closed_at AT TIME ZONE 'UTC', 'YYYY-MM') AS period, count(*)::bigint,
+                SELECT account, period, count(*)::bigint,
                     sum(prompt_tokens)::bigint, sum(completion_tokens)::bigint, sum(cost_micros)::bigint
-                FROM llmgw.request GROUP BY 1, 2
+                FROM charged, unnest(ARRAY[key_id, project, team, org]) AS account,
+                    unnest(ARRAY[to_char(at, 'YYYY-MM-DD'), to_char(at, 'IYYY-"W"IW'), to_char(at, 'YYYY-MM'), 'total'])
+                    AS period
+                GROUP BY 1, 2
             )
             (SELECT 'spend', * FROM (TABLE told EXCEPT TABLE true_sums) AS t)
             UNION ALL (SELECT 'rows', * FROM (TABLE true_sums EXCEPT TABLE told) AS t)
@@ -65,4 +73,4 @@ async def inconsistencies(dsn: str) -> list[str]:
     finally:
         await connection.close()
     found = [f"request {row['request_id']} is there {row['n']} times" for row in twice]
-    return found + [f"{row[0]} of key {row['key_id']} in {row['period']}: {tuple(row)[3:]}" for row in wrong]
+    return found + [f"{row[0]} of {row['account']} in {row['period']}: {tuple(row)[3:]}" for row in wrong]

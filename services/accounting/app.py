@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 
 from libs.bus import Authority, Bus, OwnedView, Snapshot
 from libs.events.questions import AskUsage, ExamineAccounting, ListTenancy
-from libs.events.views import KeyView, Spend
+from libs.events.views import KeyView, PriceView, Spend
 
 from . import core
 from .adapters.postgres import Ledger
@@ -16,7 +16,7 @@ from .core.decide import decide
 from .core.state import OWNS, SUBJECTS, State, evolve
 from .handlers import Answers
 from .ledger import LedgerWriter
-from .projections import Keys, SpendPublisher
+from .projections import Keys, PriceList, SpendPublisher
 from .settings import AccountingSettings
 
 log = logging.getLogger("llmgw.accounting")
@@ -73,6 +73,12 @@ def build(settings: AccountingSettings, bus: Bus) -> Accounting:
     """Wire it. Raises ValueError when the file with the database's address cannot be read."""
     ledger = Ledger(settings.dsn())
     keys = Keys(OwnedView(bus.view("keys", KeyView)))
+    price_list = PriceList(OwnedView(bus.view("prices", PriceView)))
+
+    async def refresh(state: State, position: int) -> None:
+        await keys.refresh(state, position)
+        await price_list.refresh(state, position)
+
     authority = Authority(
         bus,
         "accounting",
@@ -81,7 +87,7 @@ def build(settings: AccountingSettings, bus: Bus) -> Accounting:
         initial=State(),
         evolve=evolve,
         decide=decide,
-        on_change=keys.refresh,
+        on_change=refresh,
         owns=("accounting", *OWNS),
         snapshot=Snapshot(settings.data_dir / "snapshot.json", State, core),
     )

@@ -17,7 +17,6 @@ from libs.events.usage import UsageBatch
 from .adapters.postgres import Committed, Entry, Ledger, PostgresAway, PostgresRefused
 from .core.prices import Prices
 from .core.rows import BadFact, RequestRow, VerdictRow, request_rows, verdict_rows
-from .core.spending import period_of
 from .projections import SpendPublisher
 
 log = logging.getLogger("llmgw.accounting")
@@ -91,7 +90,7 @@ class LedgerWriter:
     async def _begin(self) -> None:
         if self._worker is None or self._spend.overtaken:
             await self._spend.take()
-            self._spend.add(await self._ledger.spend(period_of(datetime.now(UTC))))
+            self._spend.add(await self._ledger.spend(datetime.now(UTC)))
         if self._worker is None:
             self._worker = await self._bus.work(DURABLE, self.write, batch=MESSAGES)
             log.info("the ledger is written here")
@@ -110,7 +109,7 @@ class LedgerWriter:
                 raise Again("another instance writes the ledger")
             try:
                 started = time.monotonic()
-                committed = await self._ledger.commit(entry)
+                committed = await self._ledger.commit(entry, datetime.now(UTC))
                 COMMIT_SECONDS.observe(time.monotonic() - started)
                 break
             except PostgresRefused as why:

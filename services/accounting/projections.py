@@ -1,4 +1,4 @@
-"""The views accounting writes: ``keys`` from the log, ``spend`` from the ledger."""
+"""The views accounting writes: ``keys`` and ``prices`` from the log, ``spend`` from the ledger."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from libs.bus import BusAway, Overtaken, OwnedView
-from libs.events.views import KeyView, Spend
+from libs.events.views import KeyView, PriceView, Spend
 
 from .core.effective import key_view, of_project, same
 from .core.narrowing import Effective
@@ -72,6 +72,19 @@ class Keys:
     async def _write(self, key_sha256: str, view: KeyView, basis: tuple[Key, Effective]) -> None:
         await self._view.put(key_sha256, view)
         self._bases[key_sha256] = basis
+
+
+class PriceList:
+    """Bucket ``prices``: the newest price of every model."""
+
+    def __init__(self, view: OwnedView[PriceView]) -> None:
+        self._view = view
+
+    async def refresh(self, state: State, position: int) -> None:
+        """Make the bucket say what ``state`` says. Raises BusAway; then it is to be called again."""
+        newest = {model: versions[-1] for model, versions in state.prices.items()}
+        wanted = {model: PriceView(price=one.price, version=one.version) for model, one in newest.items()}
+        await self._view.become(wanted, state.elected_at)
 
 
 class SpendPublisher:

@@ -15,6 +15,7 @@ from libs.events.questions import UsageRow
 from libs.events.views import Spend
 
 from ..core.rows import RequestRow, VerdictRow, months_of
+from ..core.spending import Sum, periods_at, published
 from . import schema
 
 CONNECT_S = 5.0
@@ -33,19 +34,23 @@ NAMES: Mapping[str, str] = {
 }
 """What usage can be asked by, and how its name is read from a row."""
 
-_PERIOD = "to_char(closed_at AT TIME ZONE 'UTC', 'YYYY-MM')"
-
 _ADD_REQUESTS = f"""
 WITH fresh AS (
     INSERT INTO llmgw.request ({", ".join(RequestRow._fields)})
     SELECT {", ".join(RequestRow._fields)} FROM incoming_request
     ON CONFLICT DO NOTHING
-    RETURNING key_id, closed_at, prompt_tokens, completion_tokens, cost_micros
+    RETURNING key_id, project, closed_at, prompt_tokens, completion_tokens, cost_micros
+), daily AS (
+    SELECT key_id, project, (closed_at AT TIME ZONE 'UTC')::date AS day, count(*) AS requests,
+        sum(prompt_tokens) AS prompt_tokens, sum(completion_tokens) AS completion_tokens,
+        sum(cost_micros) AS cost_micros
+    FROM fresh GROUP BY 1, 2, 3
 ), sums AS (
-    INSERT INTO llmgw.spend AS s (key_id, period, requests, prompt_tokens, completion_tokens, cost_micros)
-    SELECT key_id, {_PERIOD} AS period, count(*), sum(prompt_tokens), sum(completion_tokens), sum(cost_micros)
-    FROM fresh GROUP BY 1, 2 ORDER BY 1, 2
-    ON CONFLICT (key_id, period) DO UPDATE SET
+    INSERT INTO llmgw.spend AS s ({", ".join(Sum._fields)})
+    SELECT account, period, sum(requests), sum(prompt_tokens), sum(completion_tokens), sum(cost_micros)
+    FROM daily, llmgw.accounts(key_id, project) AS account, llmgw.periods(day) AS period
+    GROUP BY 1, 2 ORDER BY 1, 2
+    ON CONFLICT (account, period) DO UPDATE SET
         requests = s.requests + excluded.requests,
         prompt_tokens = s.prompt_tokens + excluded.prompt_tokens,
         completion_tokens = s.completion_tokens + excluded.completion_tokens,
@@ -66,8 +71,11 @@ SELECT * FROM unnest($1::text[], $2::bigint[])
 ON CONFLICT (gateway_id) DO UPDATE SET watermark = greatest(g.watermark, excluded.watermark)
 """
 
-_SPEND = "SELECT key_id, period, requests, prompt_tokens, completion_tokens, cost_micros FROM llmgw.spend"
-_SPEND_TOUCHED = f"{_SPEND} WHERE (key_id, period) IN (SELECT DISTINCT key_id, {_PERIOD} FROM incoming_request)"
+_SPEND = f"SELECT {', '.join(Sum._fields)} FROM llmgw.spend WHERE period = ANY($1)"
+_TOUCHED = (
+    "SELECT account FROM (SELECT DISTINCT key_id, project FROM incoming_request) AS paths,"
+    " llmgw.accounts(key_id, project) AS account"
+)
 
 
 class PostgresAway(Exception):
@@ -94,7 +102,7 @@ class Committed:
     added: int
     """Requests that were not in the ledger before."""
     spend: Sequence[Spend]
-    """The sums as they are now of every key and month the entry speaks of, whether it changed them or not."""
+    """What is to be said of every account the entry speaks of, whether it changed its sums or not."""
 
 
 @contextmanager
@@ -163,20 +171,23 @@ class Ledger:
                 for table in schema.PARTITION_KEYS:
                     await self._make_partitions(self._writer, table, schema.months_to_come())
 
-    async def commit(self, entry: Entry) -> Committed:
-        """Add an entry, in one transaction. What is there already stays as it is. Raises PostgresRefused too."""
+    async def commit(self, entry: Entry, at: datetime) -> Committed:
+        """Add an entry, in one transaction. What is there already stays as it is. Raises PostgresRefused too.
+
+        ``at`` is the time: what is said of accounts is of the periods that hold then.
+        """
         async with self._writing:
             await self._open()
             with _mapped(), self._trusted_no_more():
                 await self._make_partitions(self._writer, "request", months_of(r.opened_at for r in entry.requests))
                 await self._make_partitions(self._writer, "verdict", months_of(v.stored_at for v in entry.verdicts))
                 async with self._writer.transaction():
-                    return await self._write(self._writer, entry)
+                    return await self._write(self._writer, entry, at)
 
-    async def spend(self, since_period: str) -> list[Spend]:
-        """The sums of every key and month from a month (``2026-11``) on, older months first."""
+    async def spend(self, at: datetime) -> list[Spend]:
+        """What is to be said of every account at a time."""
         async with self._reading() as connection:
-            return await _read_spend(connection, f"{_SPEND} WHERE period >= $1 ORDER BY period, key_id", since_period)
+            return await _read_spend(connection, _SPEND, at)
 
     async def usage(self, by: str, since: datetime | None, until: datetime | None) -> list[UsageRow]:
         """Sums of the requests that closed from ``since`` up to before ``until``, by one of NAMES; dearest first."""
@@ -202,7 +213,7 @@ class Ledger:
         async with self._reading() as connection:
             return await _read_watermarks(connection)
 
-    async def _write(self, connection: Any, entry: Entry) -> Committed:
+    async def _write(self, connection: Any, entry: Entry, at: datetime) -> Committed:
         if entry.verdicts:
             await connection.copy_records_to_table(
                 "incoming_verdict", records=entry.verdicts, columns=VerdictRow._fields
@@ -216,7 +227,7 @@ class Ledger:
             return Committed(0, ())
         await connection.copy_records_to_table("incoming_request", records=entry.requests, columns=RequestRow._fields)
         added = await connection.fetchval(_ADD_REQUESTS)
-        return Committed(added, await _read_spend(connection, _SPEND_TOUCHED))
+        return Committed(added, await _read_spend(connection, f"{_SPEND} AND account IN ({_TOUCHED})", at))
 
     async def _make_partitions(self, connection: Any, table: str, months: set[date]) -> None:
         there = self._partitions[table]
@@ -246,10 +257,11 @@ class Ledger:
             raise
 
 
-async def _read_spend(connection: Any, query: str, *arguments: Any) -> list[Spend]:
-    rows = await connection.fetch(query, *arguments)
+async def _read_spend(connection: Any, query: str, at: datetime) -> list[Spend]:
+    # Read before the sums, which then never hold less than the watermarks say.
     watermarks = await _read_watermarks(connection)
-    return [Spend(**row, watermarks=watermarks) for row in rows]
+    rows = await connection.fetch(query, periods_at(at))
+    return published((Sum(*row) for row in rows), at, watermarks)
 
 
 async def _read_watermarks(connection: Any) -> dict[str, int]:

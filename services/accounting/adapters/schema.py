@@ -24,6 +24,9 @@ PARTITION_KEYS = {"request": "request_id", "verdict": "stored_at, sequence, plac
 MONTHS_AHEAD = 2
 """Partitions are made before their month begins; also for older months, when rows for them come late."""
 
+MIGRATE_S = 3600.0
+"""Patience with one migration: it may read the whole ledger."""
+
 _FILE = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 
 
@@ -82,7 +85,7 @@ async def migrate(connection: Any) -> None:
         )
         rows = await connection.fetch("SELECT version, sha256 FROM llmgw.migration")
         for migration in due(known(), {row["version"]: row["sha256"] for row in rows}):
-            await connection.execute(migration.sql)
+            await connection.execute(migration.sql, timeout=MIGRATE_S)
             await connection.execute(
                 "INSERT INTO llmgw.migration (version, name, sha256) VALUES ($1, $2, $3)",
                 migration.version,

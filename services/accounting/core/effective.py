@@ -15,17 +15,19 @@ NOTHING = Effective(models=())
 
 def of_org(state: State, org: str) -> Effective:
     spec = state.orgs.get(org)
-    return narrow(EVERYTHING, spec.allowance, f"organisation {org}") if spec else NOTHING
+    return narrow(EVERYTHING, spec.allowance, f"organisation {org}", f"{org}/*") if spec else NOTHING
 
 
 def of_team(state: State, team: str) -> Effective:
     spec = state.teams.get(team)
-    return narrow(of_org(state, spec.org), spec.allowance, f"team {team}") if spec else NOTHING
+    return narrow(of_org(state, spec.org), spec.allowance, f"team {team}", f"{team}/*") if spec else NOTHING
 
 
 def of_project(state: State, project: str) -> Effective:
     spec = state.projects.get(project)
-    return narrow(of_team(state, f"{spec.org}/{spec.team}"), spec.allowance, f"project {project}") if spec else NOTHING
+    if spec is None:
+        return NOTHING
+    return narrow(of_team(state, f"{spec.org}/{spec.team}"), spec.allowance, f"project {project}", project)
 
 
 def key_view(key: Key, project: Effective, position: int) -> KeyView:
@@ -38,7 +40,7 @@ def key_view(key: Key, project: Effective, position: int) -> KeyView:
     if key.revoked:
         view = KeyView(key_id=key.key_id, project=key.project, roles=(), models=(), revoked=True)
     else:
-        own = narrow(project, key.allowance, f"key {key.key_id}")
+        own = narrow(project, key.allowance, f"key {key.key_id}", key.key_id)
         view = KeyView(
             key_id=key.key_id,
             project=key.project,
@@ -49,6 +51,7 @@ def key_view(key: Key, project: Effective, position: int) -> KeyView:
             project_rpm=project.rpm,
             project_tpm=project.tpm,
             policies=own.policies,
+            budgets=own.budgets,
             expires_at=key.expires_at,
         )
     return msgspec.structs.replace(view, position=position)

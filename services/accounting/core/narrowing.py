@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from libs.events.budget import MICROS, Budget, LevelBudget
 from libs.events.commands import Problem
 from libs.events.tenancy import Allowance
 
@@ -16,6 +17,10 @@ MOST_A_MINUTE = 10**12
 """A figure above this is a slip of the hand, and would not fit where it is kept."""
 
 
+MOST_MICROS = 10**18
+"""Largest budget: a million million units. Sums of it stay within 64 bits."""
+
+
 class Effective(msgspec.Struct, frozen=True, kw_only=True):
     """What is left of all levels from the organisation down to some level."""
 
@@ -24,6 +29,8 @@ class Effective(msgspec.Struct, frozen=True, kw_only=True):
     rpm: int | None = None
     tpm: int | None = None
     policies: tuple[str, ...] = ()
+    budgets: tuple[LevelBudget, ...] = ()
+    """Of every level: each is enforced by itself."""
     models_set_by: str = ""
     """The lowest level that set it, for people: ``team acme/research``; likewise for the other two."""
     rpm_set_by: str = ""
@@ -34,8 +41,9 @@ EVERYTHING = Effective()
 """What stands above an organisation."""
 
 
-def narrow(above: Effective, allowance: Allowance, level: str) -> Effective:
-    """What is left of ``above`` under an allowance: models intersected, the lower rates, policies of both."""
+def narrow(above: Effective, allowance: Allowance, level: str, account: str) -> Effective:
+    """What is left of ``above`` under an allowance: models intersected, the lower rates, policies and budgets of
+    both. ``level`` is what people call it, ``account`` what its budgets are charged to."""
     models, models_by = above.models, above.models_set_by
     if allowance.models is not None:
         models_by = level
@@ -52,6 +60,10 @@ def narrow(above: Effective, allowance: Allowance, level: str) -> Effective:
         rpm=rpm,
         tpm=tpm,
         policies=tuple(dict.fromkeys(above.policies + allowance.policies)),
+        budgets=(
+            *above.budgets,
+            *(LevelBudget(account=account, amount_micros=b.amount_micros, period=b.period) for b in allowance.budgets),
+        ),
         models_set_by=models_by,
         rpm_set_by=rpm_by,
         tpm_set_by=tpm_by,
@@ -67,6 +79,7 @@ def problems_of(above: Effective, allowance: Allowance, path: str) -> list[Probl
     found: list[Problem] = []
     found += _rate(f"{path}.rpm", allowance.rpm, above.rpm, above.rpm_set_by, "requests")
     found += _rate(f"{path}.tpm", allowance.tpm, above.tpm, above.tpm_set_by, "tokens")
+    found += _budgets(f"{path}.budgets", allowance.budgets)
     found += _names(f"{path}.policies", allowance.policies, "a policy's name")
     found += _names(f"{path}.models", allowance.models or (), "a model's name")
     if above.models is not None:
@@ -93,6 +106,21 @@ def _rate(path: str, value: int | None, most: int | None, set_by: str, what: str
         message = f"{value} {what} a minute is more than the {most} that {set_by} allows; give at most {most}"
         return [Problem(path=path, message=message)]
     return []
+
+
+def _budgets(path: str, budgets: tuple[Budget, ...]) -> list[Problem]:
+    found: list[Problem] = []
+    for i, budget in enumerate(budgets):
+        if not 1 <= budget.amount_micros <= MOST_MICROS:
+            message = (
+                f"{budget.amount_micros} micro-units are not a budget; give 1 to {MOST_MICROS} "
+                f"({MICROS} are one unit of currency), or leave it out for no budget"
+            )
+            found.append(Problem(path=f"{path}[{i}].amount_micros", message=message))
+        if any(budget.period == other.period for other in budgets[:i]):
+            message = f"there is a budget for {budget.period!r} already; leave one out"
+            found.append(Problem(path=f"{path}[{i}].period", message=message))
+    return found
 
 
 def _names(path: str, names: tuple[str, ...], what: str) -> list[Problem]:

@@ -1,18 +1,66 @@
-"""What a key has spent in a month, as published."""
+"""What an account has spent, as published."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
+from libs.events.budget import PERIODS, period_name
 from libs.events.views import Spend
+
+CLOCKS_APART = timedelta(hours=1)
+"""Periods that held so long ago, or will so soon, are published too: a gateway's clock may be in one of them."""
+
+
+class Sum(NamedTuple):
+    """One row of ``llmgw.spend``: an account in a period."""
+
+    account: str
+    period: str
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost_micros: int
+
+
+def periods_at(at: datetime) -> list[str]:
+    """The names of the periods that hold at a time, or nearly."""
+    moments = (at - CLOCKS_APART, at, at + CLOCKS_APART)
+    return sorted({period_name(period, moment) for period in PERIODS for moment in moments})
+
+
+def published(sums: Iterable[Sum], at: datetime, watermarks: Mapping[str, int]) -> list[Spend]:
+    """What is said of the accounts whose sums of ``periods_at(at)`` are given."""
+    by_account: dict[str, dict[str, Sum]] = {}
+    for one in sums:
+        by_account.setdefault(one.account, {})[one.period] = one
+    month = period_of(at)
+    found = []
+    for account, of in sorted(by_account.items()):
+        this = of.get(month) or Sum(account, month, 0, 0, 0, 0)
+        found.append(
+            Spend(
+                key_id=account,
+                period=month,
+                requests=this.requests,
+                prompt_tokens=this.prompt_tokens,
+                completion_tokens=this.completion_tokens,
+                cost_micros=this.cost_micros,
+                watermarks=dict(watermarks),
+                spent_micros={period: one.cost_micros for period, one in sorted(of.items())},
+                counted=of["total"].requests,
+            )
+        )
+    return found
 
 
 def period_of(at: datetime) -> str:
     """The UTC month a time lies in: ``2026-11``."""
-    return at.astimezone(UTC).strftime("%Y-%m")
+    return period_name("month", at.astimezone(UTC))
 
 
 def rises(written: Spend | None, new: Spend) -> bool:
-    """Whether ``new`` is news: a later month, or more requests in the same. Every request that is added to the
-    ledger raises the count, so an older sum never replaces a newer one, in whatever order they come."""
-    return written is None or (new.period, new.requests) > (written.period, written.requests)
+    """Whether ``new`` is news. Every request that is added to the ledger raises the count, so an older sum never
+    replaces a newer one, in whatever order they come."""
+    return written is None or new.counted > written.counted

@@ -54,11 +54,14 @@ async def ledger(postgres_dsn: str) -> AsyncIterator[Ledger]:
 
 
 async def test_an_entry_is_rows_sums_and_watermarks(ledger: Ledger, postgres_dsn: str) -> None:
-    committed = await ledger.commit(Entry([row(1), row(2), row(3)], (), {"gw-1": 300}))
+    committed = await ledger.commit(Entry([row(1), row(2), row(3)], (), {"gw-1": 300}), NOON)
     assert committed.added == 3
     spent = {spend.key_id: spend for spend in committed.spend}
+    assert set(spent) == {"k-0", "k-1", "acme/research/chat", "acme/research/batch", "acme/research/*", "acme/*"}
     assert (spent["k-1"].period, spent["k-1"].requests, spent["k-1"].completion_tokens) == ("2026-11", 2, 4)
-    assert spent["k-0"].cost_micros == 100
+    assert spent["k-0"].cost_micros == spent["acme/research/batch"].cost_micros == 100
+    assert spent["acme/*"].spent_micros == dict.fromkeys(("2026-11-29", "2026-W48", "2026-11", "total"), 300)
+    assert spent["acme/*"].counted == 3
     assert spent["k-1"].watermarks == {"gw-1": 300}
     assert [r.request_id[-1] for r in await rows(postgres_dsn)] == ["1", "2", "3"]
     assert await inconsistencies(postgres_dsn) == []
@@ -66,8 +69,8 @@ async def test_an_entry_is_rows_sums_and_watermarks(ledger: Ledger, postgres_dsn
 
 async def test_a_repeated_entry_changes_nothing_and_still_tells_the_sums(ledger: Ledger, postgres_dsn: str) -> None:
     entry = Entry([row(1), row(2)], (), {"gw-1": 200})
-    first = await ledger.commit(entry)
-    again = await ledger.commit(entry)
+    first = await ledger.commit(entry, NOON)
+    again = await ledger.commit(entry, NOON)
     assert again.added == 0
     assert list(again.spend) == list(first.spend), "who did not see the first answer learns the same"
     assert await inconsistencies(postgres_dsn) == []
@@ -75,8 +78,8 @@ async def test_a_repeated_entry_changes_nothing_and_still_tells_the_sums(ledger:
 
 async def test_a_request_is_one_row_in_one_entry_and_whatever_else_differs(ledger: Ledger, postgres_dsn: str) -> None:
     late = row(1, at=NOON + timedelta(seconds=5), status="cut", cost_micros=7)
-    await ledger.commit(Entry([row(1), row(1), late]))
-    await ledger.commit(Entry([late, row(2)]))
+    await ledger.commit(Entry([row(1), row(1), late]), NOON)
+    await ledger.commit(Entry([late, row(2)]), NOON)
     found = await rows(postgres_dsn)
     assert [(r.request_id[-1], r.status) for r in found] == [("1", "ok"), ("2", "ok")]
     assert await inconsistencies(postgres_dsn) == []
@@ -89,31 +92,33 @@ async def test_months_come_in_any_order(ledger: Ledger, postgres_dsn: str) -> No
         NOON,
         datetime(2026, 10, 31, 23, 59, 59, tzinfo=UTC),
     ]
-    committed = await ledger.commit(Entry([row(n, at) for n, at in enumerate(times)]))
+    committed = await ledger.commit(Entry([row(n, at) for n, at in enumerate(times)]), NOON)
     assert committed.added == 4
-    assert {spend.period for spend in committed.spend} == {"2028-01", "2025-10", "2026-11"}, (
+    spent = {spend.key_id: spend for spend in committed.spend}
+    assert spent["acme/*"].spent_micros == {"2026-11-29": 100, "2026-W48": 100, "2026-11": 200, "total": 400}, (
         "opened in October, closed in November: November's"
     )
+    assert (spent["k-0"].requests, spent["k-0"].counted) == (1, 2)
     assert await inconsistencies(postgres_dsn) == []
 
 
 async def test_watermarks_only_rise(ledger: Ledger) -> None:
-    await ledger.commit(Entry((), (), {"gw-1": 300, "gw-2": 5}))
-    await ledger.commit(Entry((), (), {"gw-1": 200}))
+    await ledger.commit(Entry((), (), {"gw-1": 300, "gw-2": 5}), NOON)
+    await ledger.commit(Entry((), (), {"gw-1": 200}), NOON)
     assert await ledger.watermarks() == {"gw-1": 300, "gw-2": 5}
 
 
 async def test_verdicts_enter_once(ledger: Ledger, postgres_dsn: str) -> None:
     verdicts = [VerdictRow(NOON, 7, place, "g-1", "req-1", "a/b/c", False, '[{"policy": "p"}]', 40) for place in (0, 1)]
     for _ in range(2):
-        await ledger.commit(Entry((), verdicts))
+        await ledger.commit(Entry((), verdicts), NOON)
     connection = await asyncpg.connect(postgres_dsn)
     assert await connection.fetchval("SELECT count(*) FROM llmgw.verdict WHERE findings->0->>'policy' = 'p'") == 2
     await connection.close()
 
 
 async def test_usage_by_every_level_and_within_times(ledger: Ledger) -> None:
-    await ledger.commit(Entry([row(1), row(2, model="big"), row(3, at=NOON + timedelta(hours=1))]))
+    await ledger.commit(Entry([row(1), row(2, model="big"), row(3, at=NOON + timedelta(hours=1))]), NOON)
     by_project = await ledger.usage("project", None, None)
     assert [
         (r.name, r.requests, r.prompt_tokens, r.cached_tokens, r.completion_tokens, r.cost_micros) for r in by_project
@@ -130,24 +135,51 @@ async def test_usage_by_every_level_and_within_times(ledger: Ledger) -> None:
     assert await ledger.usage("org", None, closed) == [], "up to before"
 
 
-async def test_spend_of_this_month_and_later(ledger: Ledger) -> None:
-    await ledger.commit(Entry([row(1), row(3, at=NOON - timedelta(days=60))]))
-    assert [(s.key_id, s.period) for s in await ledger.spend("2026-10")] == [("k-1", "2026-11")]
+async def test_spend_is_told_of_the_periods_that_hold(ledger: Ledger) -> None:
+    await ledger.commit(Entry([row(1), row(3, at=NOON - timedelta(days=60))], (), {"gw-1": 7}), NOON)
+    told = {spend.key_id: spend for spend in await ledger.spend(NOON)}
+    assert told["k-1"].spent_micros == {"2026-11-29": 100, "2026-W48": 100, "2026-11": 100, "total": 200}
+    assert told["k-1"].watermarks == {"gw-1": 7}
+    later = {spend.key_id: spend for spend in await ledger.spend(NOON + timedelta(days=60))}
+    assert later["k-1"].spent_micros == {"total": 200}
+    assert (later["k-1"].period, later["k-1"].requests, later["k-1"].counted) == ("2027-01", 0, 2)
+    turn = datetime(2026, 11, 30, 0, 10, tzinfo=UTC)
+    turning = {spend.key_id: spend for spend in await ledger.spend(turn)}
+    assert turning["k-1"].spent_micros == {"2026-11-29": 100, "2026-W48": 100, "2026-11": 100, "total": 200}
+
+
+async def test_a_ledger_from_before_accounts_gets_their_sums(
+    ledger: Ledger, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = schema.known()
+    monkeypatch.setattr(schema, "known", lambda: every[:1])
+    old = Ledger(postgres_dsn)
+    await old.ping()
+    await old.close()
+    connection = await asyncpg.connect(postgres_dsn)
+    some = [row(n, at=NOON - timedelta(days=20 * n)) for n in range(4)]
+    await connection.execute("CREATE TABLE llmgw.early PARTITION OF llmgw.request DEFAULT")
+    await connection.copy_records_to_table("request", schema_name="llmgw", records=some, columns=RequestRow._fields)
+    monkeypatch.setattr(schema, "known", lambda: every)
+    await schema.migrate(connection)
+    await connection.close()
+    assert await inconsistencies(postgres_dsn) == []
+    assert {spend.key_id: spend.counted for spend in await ledger.spend(NOON)}["acme/*"] == 4
 
 
 async def test_data_it_cannot_take_is_refused_and_leaves_nothing(ledger: Ledger, postgres_dsn: str) -> None:
     with pytest.raises(PostgresRefused):
-        await ledger.commit(Entry([row(1), row(2, model="nul \0 inside")], (), {"gw-1": 9}))
+        await ledger.commit(Entry([row(1), row(2, model="nul \0 inside")], (), {"gw-1": 9}), NOON)
     assert await rows(postgres_dsn) == []
     assert await ledger.watermarks() == {}
-    assert (await ledger.commit(Entry([row(1)]))).added == 1
+    assert (await ledger.commit(Entry([row(1)]), NOON)).added == 1
 
 
 async def test_several_instances_migrate_one_database_at_once(postgres_dsn: str) -> None:
     ledgers = [Ledger(postgres_dsn) for _ in range(4)]
     await asyncio.gather(*(ledger.ping() for ledger in ledgers))
     entry = Entry([row(n) for n in range(50)], (), {"gw-1": 50, "gw-2": 50})
-    results = await asyncio.gather(*(ledger.commit(entry) for ledger in ledgers))
+    results = await asyncio.gather(*(ledger.commit(entry, NOON) for ledger in ledgers))
     assert sum(result.added for result in results) == 50
     assert await inconsistencies(postgres_dsn) == []
     for ledger in ledgers:
@@ -163,13 +195,13 @@ async def test_partitions_are_made_ahead(ledger: Ledger, postgres_dsn: str) -> N
 
 
 async def test_a_partition_dropped_behind_our_back_is_made_again(ledger: Ledger, postgres_dsn: str) -> None:
-    await ledger.commit(Entry([row(1)]))
+    await ledger.commit(Entry([row(1)]), NOON)
     connection = await asyncpg.connect(postgres_dsn)
     await connection.execute("DROP TABLE llmgw.request_2026_11")
     await connection.close()
     with pytest.raises(PostgresAway, match="no partition"):
-        await ledger.commit(Entry([row(2)]))
-    assert (await ledger.commit(Entry([row(2)]))).added == 1
+        await ledger.commit(Entry([row(2)]), NOON)
+    assert (await ledger.commit(Entry([row(2)]), NOON)).added == 1
 
 
 async def test_a_database_of_a_newer_program_is_left_alone(ledger: Ledger, postgres_dsn: str) -> None:
@@ -185,7 +217,7 @@ async def test_a_database_of_a_newer_program_is_left_alone(ledger: Ledger, postg
 async def test_a_wrong_password_is_somebodys_to_mend_not_a_loss(postgres_dsn: str) -> None:
     ledger = Ledger(postgres_dsn.replace(":test@", ":wrong@"))
     with pytest.raises(PostgresAway, match="password"):
-        await ledger.commit(Entry([row(1)]))
+        await ledger.commit(Entry([row(1)]), NOON)
 
 
 async def test_more_than_five_thousand_rows_a_second(
@@ -196,7 +228,7 @@ async def test_more_than_five_thousand_rows_a_second(
     entries = [Entry([row(b * 2000 + n) for n in range(2000)], (), {"gw-1": b}) for b in range(10)]
     started = loop.time()
     for entry in entries:
-        await ledger.commit(entry)
+        await ledger.commit(entry, NOON)
     rate = 20_000 / (loop.time() - started)
     record_property("ledger, transactions of 2,000", f"{rate:,.0f} rows/s")
     assert rate > 5000

@@ -19,7 +19,7 @@ from libs.events.policy import Finding, VerdictBatch, VerdictRecord
 from libs.events.questions import AskUsage, ExamineAccounting, Examined, ListTenancy, TenancyAnswer, UsageAnswer
 from libs.events.tenancy import Allowance, OrgSpec, Price, ProjectSpec, TeamSpec
 from libs.events.usage import RequestRecord, UsageBatch
-from libs.events.views import KeyView, Spend
+from libs.events.views import KeyView, PriceView, Spend
 from libs.testing import eventually
 from libs.testing.ledger import inconsistencies, rows
 from libs.testing.nats import NatsServer
@@ -129,6 +129,11 @@ async def test_usage_becomes_rows_spend_and_answers(start: START, bus: Bus, post
     spend = await eventually(lambda: _spent(bus, 20))
     assert (spend.prompt_tokens, spend.completion_tokens, spend.cost_micros) == (200, 190, 580)
     assert spend.watermarks == {"gw-1": 2000}
+    for account in ("acme/research/chat", "acme/research/*", "acme/*"):
+        charged = await eventually(lambda account=account: _spent(bus, 20, account))  # type: ignore[misc]
+        assert (charged.counted, set(charged.spent_micros.values()), charged.watermarks) == (20, {580}, {"gw-1": 2000})
+    listed = await bus.view("prices", PriceView).all()
+    assert listed == {"*": PriceView(price=price.price, version=outcome.sequence)}
     answer = await bus.ask(AskUsage(by="project"), UsageAnswer)
     assert [(row.name, row.requests, row.cost_micros) for row in answer.rows] == [("acme/research/chat", 20, 580)]
     assert answer.counted_until == {"gw-1": 2000}
@@ -283,6 +288,6 @@ async def _rows(dsn: str, count: int) -> Any:
     return found if len(found) == count else None
 
 
-async def _spent(bus: Bus, requests: int) -> Any:
-    spend = await bus.view("spend", Spend).get("k-aaaaaaaaaa")
+async def _spent(bus: Bus, requests: int, account: str = "k-aaaaaaaaaa") -> Any:
+    spend = await bus.view("spend", Spend).get(account)
     return spend if spend is not None and spend.requests == requests else None

@@ -22,7 +22,7 @@ allowances = st.builds(
 def tree(levels: list[Allowance]) -> Effective:
     effective = EVERYTHING
     for number, allowance in enumerate(levels):
-        effective = narrow(effective, allowance, f"level {number}")
+        effective = narrow(effective, allowance, f"level {number}", f"account {number}")
     return effective
 
 
@@ -33,7 +33,7 @@ def wider(one: int | None, other: int | None) -> bool:
 @given(st.lists(allowances, max_size=4), allowances)
 def test_a_level_never_widens(levels: list[Allowance], last: Allowance) -> None:
     above = tree(levels)
-    below = narrow(above, last, "last")
+    below = narrow(above, last, "last", "last account")
     assert not wider(below.rpm, above.rpm)
     assert not wider(below.tpm, above.tpm)
     assert above.models is None or (below.models is not None and set(below.models) <= set(above.models))
@@ -55,7 +55,7 @@ def test_what_is_accepted_holds_as_written_and_what_is_refused_would_not(
     levels: list[Allowance], last: Allowance
 ) -> None:
     above = tree(levels)
-    below = narrow(above, last, "last")
+    below = narrow(above, last, "last", "last account")
     as_written = (
         (last.rpm is None or below.rpm == last.rpm)
         and (last.tpm is None or below.tpm == last.tpm)
@@ -65,7 +65,7 @@ def test_what_is_accepted_holds_as_written_and_what_is_refused_would_not(
 
 
 def test_every_problem_is_named_at_once_with_what_is_allowed_and_by_whom() -> None:
-    above = narrow(EVERYTHING, Allowance(models=("a",), rpm=10, tpm=100), "organisation acme")
+    above = narrow(EVERYTHING, Allowance(models=("a",), rpm=10, tpm=100), "organisation acme", "acme/*")
     wrong = Allowance(models=("a", "b", "B!"), rpm=11, tpm=0, policies=("p", "p"))
     problems = {problem.path: problem.message for problem in problems_of(above, wrong, "spec.allowance")}
     assert problems["spec.allowance.rpm"] == (

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from libs.events import Command, Event, commands, state_hash, tenancy
+from libs.events.budget import Budget, accounts
 from libs.events.leadership import AccountingElected
 from libs.events.refusal import Refused
 from libs.events.tenancy import Allowance, OrgSpec, Price, ProjectSpec, TeamSpec
@@ -75,6 +77,26 @@ def test_the_view_of_a_key_is_the_whole_tree() -> None:
         policies=("no-secrets", "pii"),
         position=9,
     )
+
+
+def test_budgets_of_every_level_reach_the_key() -> None:
+    monthly, daily = Budget(amount_micros=5_000_000, period="month"), Budget(amount_micros=1, period="day")
+    org = commands.DefineOrg(spec=OrgSpec(name="acme", allowance=Allowance(budgets=(monthly,))))
+    key = msgspec.structs.replace(KEY, allowance=Allowance(budgets=(daily, monthly)))
+    found = view(given_(org, TEAM, PROJECT, key)).budgets
+    assert [(one.account, one.period, one.amount_micros) for one in found] == [
+        ("acme/*", "month", 5_000_000),
+        ("k-abcdefghij", "day", 1),
+        ("k-abcdefghij", "month", 5_000_000),
+    ]
+    assert {one.account for one in found} <= set(accounts("k-abcdefghij", "acme/research/chat"))
+
+
+def test_a_budget_is_judged_whole() -> None:
+    wrong = Allowance(budgets=(Budget(amount_micros=0, period="day"), Budget(amount_micros=5, period="day")))
+    problems = refused(given_(), commands.DefineOrg(spec=OrgSpec(name="acme", allowance=wrong)))
+    assert "0 micro-units are not a budget; give 1 to" in problems["spec.allowance.budgets[0].amount_micros"]
+    assert problems["spec.allowance.budgets[1].period"] == "there is a budget for 'day' already; leave one out"
 
 
 def test_a_level_above_may_be_cut_at_any_time_and_reaches_the_keys() -> None:
