@@ -74,6 +74,10 @@ class Invented:
             fabric = self._networks[port.adapter]
             if port.network is not None:
                 port = msgspec.structs.replace(port, network=fabric.network)
+            if port.managers and fabric.network is not None:
+                # Every invented fabric is scanned alike; what is under one manager would count as one.
+                manager = fabric.network.removeprefix("sm:")
+                port = msgspec.structs.replace(port, master_manager=manager, managers=(manager,))
             found.append(msgspec.structs.replace(port, fabric=fabric.name))
         return tuple(found)
 

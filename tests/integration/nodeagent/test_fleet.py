@@ -25,6 +25,7 @@ from services.nodeagent import fleet, hardware
 from services.nodeagent.app import stop_all
 from services.nodeagent.settings import NodeAgentSettings
 from services.nodeagent.simulation.settings import SimulatedFabric, SimulatedFault, SimulatedGpus, SimulatedMachine
+from services.scheduler.core.fabrics import Fabrics
 from tests.unit.nodeagent.wanted import desired, shard
 
 from .box import Box
@@ -263,6 +264,7 @@ def test_an_agent_understands_every_example_as_the_command_line_does(file: Path,
     described = {machine.id: machine for machine in fleets.load(file).machines}
     machines = fleet.read(file)
     assert [machine.id for machine in machines] == list(described)
+    said, meant = {}, {}
     for machine in machines:
         settings = fleet.of_machine(NodeAgentSettings(data_dir=tmp_path), machine)
         assert settings.simulated == msgspec.convert(hardware_of(described[machine.id]), SimulatedMachine)
@@ -274,3 +276,6 @@ def test_an_agent_understands_every_example_as_the_command_line_does(file: Path,
         assert {(p.adapter, p.fabric, p.network) for p in reported.ports} == {
             (p.adapter, p.fabric, p.network) for p in expected.ports
         }
+        said[machine.id], meant[machine.id] = reported, expected
+    together = {name: member.adapters for name, member in Fabrics(meant).members.items()}
+    assert {name: member.adapters for name, member in Fabrics(said).members.items()} == together
