@@ -37,6 +37,30 @@ def placed_where_it_may(world: World) -> None:
         assert set.intersection(*used), f"{event.replica_id} spans machines that share no fabric"
 
 
+def apart_where_it_must(world: World) -> None:
+    """A replica is placed beside nobody that it keeps away from, or that keeps away from it."""
+    event = world.log[-1][1]
+    if not isinstance(event, ReplicaPlaced):
+        return
+    facts = world.state.facts
+    racks = {machine_id: machine.facts.labels["rack"] for machine_id, machine in facts.machines.items()}
+    own = world.model(event.model)
+    mine = own.trial.spec if own.trial is not None and own.trial.fingerprint == event.fingerprint else own.spec
+    here = {shard.machine_id for shard in event.shards}
+    for replica in facts.replicas.values():
+        if replica.replica_id == event.replica_id:
+            continue
+        there = {shard.placement.machine_id for shard in replica.shards.values() if not shard.ended}
+        there = {machine_id for machine_id in there if not facts.machines[machine_id].lost}
+        other = facts.models[replica.model].spec
+        rules = [r.within for r in mine.anti_affinity if replica.model in (r.models or (event.model,))]
+        if replica.model != event.model:
+            rules += [r.within for r in other.anti_affinity if event.model in r.models]
+        for within in rules:
+            near = here & there if within == "node" else {racks[m] for m in here} & {racks[m] for m in there}
+            assert not near, f"{event.replica_id} and {replica.replica_id} must keep apart and are both in {near}"
+
+
 def once_each(world: World) -> None:
     """No replica is placed twice, and none gets the name of another."""
     position, event = world.log[-1]
@@ -90,6 +114,7 @@ ALWAYS: list[Callable[[World], None]] = [
     index_follows_facts,
     really_free,
     placed_where_it_may,
+    apart_where_it_must,
     once_each,
     failures_wait,
     nothing_busy_is_evicted,

@@ -20,6 +20,7 @@ from services.scheduler.core import (
     lifecycle,
     look,
     nodes,
+    placement,
     room,
     views,
     way,
@@ -178,6 +179,10 @@ def _grows_without_end() -> list[Patch]:
     return [(demand, "limits", lambda spec: (limits(spec)[0], limits(spec)[1] + (2 if spec.scaling.max else 0)))]
 
 
+def _side_by_side() -> list[Patch]:
+    return [(placement, "kept_from", lambda *_: {})]
+
+
 MUTATIONS = (
     Mutation("double booking", "room given away in a round is not counted in it", _double_booking),
     Mutation("forgotten release", "a stopped shard goes on holding its room", _forgotten_release),
@@ -193,6 +198,7 @@ MUTATIONS = (
     Mutation("stale table", "what is known of machines is never looked at again", _stale_table),
     Mutation("sick cards", "a card with a problem is given away", _sick_cards_given),
     Mutation("lost in a blink", "any silence makes a machine lost", _lost_in_a_blink),
+    Mutation("side by side", "whom a replica must keep away from is not looked at", _side_by_side),
     Mutation("growing without end", "autoscaling goes beyond the most that is allowed", _grows_without_end),
 )
 

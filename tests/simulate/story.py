@@ -30,7 +30,7 @@ from libs.events.commands import (
     UncordonNode,
     WakeModel,
 )
-from libs.events.model import Canary, ModelSpec, Profile, Scaling
+from libs.events.model import AntiAffinity, Canary, ModelSpec, Profile, Scaling
 from libs.events.refusal import Refused
 from services.scheduler.core.demand import wanted
 from services.scheduler.core.evolve import evolve
@@ -108,8 +108,18 @@ class Story:
             context_length=choose([1024, 2048]),
             priority_class=choose(["low", "normal", "normal", "high"]),
             canary=choose([None, None, Canary(min_requests=10)]),
+            anti_affinity=self.apart(),
         )
         return msgspec.structs.replace(spec, scaling=scaling)
+
+    def apart(self) -> tuple[AntiAffinity, ...]:
+        """In every fifth story somebody keeps away from others."""
+        if self.seed % 5 != 2:
+            return ()
+        choose = self.random.choice
+        return choose(
+            [(), (AntiAffinity(models=choose([(), (choose(self.names),)]), within=choose(["node", "rack"])),)]
+        )
 
     def act(self) -> None:
         actions = ACTIONS if self.kind == "mixed" else [*ACTIONS, *MORE[self.kind]]

@@ -54,6 +54,7 @@ def problems(state: State, spec: ModelSpec) -> list[Problem]:
         *_names(state, spec),
         *_model(spec),
         *_offers(state, spec),
+        *_anti_affinity(spec),
         *scaling_problems(spec.scaling, "scaling."),
         *(_canary(spec.canary) if spec.canary is not None else ()),
         *(problem for i, profile in enumerate(spec.profiles) for problem in _profile(spec, i, profile)),
@@ -112,6 +113,18 @@ def _offers(state: State, spec: ModelSpec) -> Iterator[Problem]:
         yield _problem("scaling.max", f"the profile {names} states its number: leave out one or the other")
     if numbered and not any(p.replicas for p in spec.profiles) and spec.scaling.min:
         yield _problem("profiles", "every stated number is 0: state scaling.min: 0, or a number above it")
+
+
+def _anti_affinity(spec: ModelSpec) -> Iterator[Problem]:
+    stated: set[tuple[str, str]] = set()
+    for i, rule in enumerate(spec.anti_affinity):
+        for name in rule.models or (spec.name,):
+            if not NAME.match(name):
+                yield _problem(f"anti_affinity[{i}].models", f"{name!r} is not a name: use {NAME_RULE}")
+            elif (name, rule.within) in stated:
+                why = f"{name!r} within one {rule.within} is stated twice: leave one out"
+                yield _problem(f"anti_affinity[{i}].models", why)
+            stated.add((name, rule.within))
 
 
 def _circle(state: State, name: str, first: str) -> list[str] | None:

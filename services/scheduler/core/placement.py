@@ -11,6 +11,7 @@ import msgspec
 from libs.events.explanation import MOST_CANDIDATES, Candidate, Explanation
 from libs.events.model import ModelSpec, Profile
 
+from .apart import kept_from
 from .candidates import WORTH, Fit, Need, Table, Tables, look, need
 from .checks import CHECKS
 from .gangs import Gang, best_gang
@@ -136,7 +137,7 @@ class Search:
                 entry = look(self._state, machine, wanted, room, self._hearing) if machine is not None else None
                 if entry is not None and isinstance(entry[0], Fit):
                     fits[machine_id] = entry[0]
-            asked = _Asked(profile, self._within_power(fits, {}, room), {})
+            asked = _Asked(profile, self._allowed(fits, {}, room), {})
             if profile.nodes > 1:
                 gang = self._gang(asked)
                 if isinstance(gang, Gang):
@@ -149,7 +150,7 @@ class Search:
     def _choose(self, profile: Profile, wanted: Need, asked: list[_Asked], table: Table) -> Placing | None:
         while True:
             turned: dict[str, Mapping[str, str]] = {}
-            fits = self._within_power(table.fits, turned, self._room)
+            fits = self._allowed(table.fits, turned, self._room)
             one = _Asked(profile, fits, table.turned, table.counts)
             if turned:
                 one = _Asked(profile, fits, {**table.turned, **turned})
@@ -167,6 +168,14 @@ class Search:
                 fresh = table.fits[ranked[0].machine_id]
                 best = msgspec.structs.replace(ranked[0], fit=fresh)
                 return self._alone(best, ranked, one, [*asked, one], wanted)
+
+    def _allowed(self, fits: Mapping[str, Fit], turned: dict[str, Mapping[str, str]], room: Room) -> Mapping[str, Fit]:
+        """Without those that this model, or another GPU's draw, is kept from; they are added to ``turned``."""
+        away = kept_from(self._state, self._spec, room)
+        if away:
+            turned.update({m: {"anti_affinity": away[m]} for m in fits if m in away})
+            fits = {m: fit for m, fit in fits.items() if m not in away}
+        return self._within_power(fits, turned, room)
 
     def _within_power(
         self, fits: Mapping[str, Fit], turned: dict[str, Mapping[str, str]], room: Room

@@ -69,6 +69,10 @@ class Room:
         """Machine id to shards of this model given room in this round."""
         return self._models.get(model, Counter())
 
+    def counts(self, shard_id: str) -> bool:
+        """Whether a shard is not supposed to be gone."""
+        return shard_id not in self._without
+
     def holders(self, machine_id: str) -> Iterator[ShardPlacement]:
         for shard_id, shard in self.state.held.get(machine_id, {}).items():
             if shard_id not in self._without:

@@ -8,7 +8,7 @@ import pytest
 
 from libs.events.commands import CordonNode
 from libs.events.machine import Gpu
-from libs.events.model import ModelSpec
+from libs.events.model import AntiAffinity, ModelSpec
 from libs.events.replica import ShardPlacement
 from services.scheduler.core.hearing import Heard, Hearing
 from services.scheduler.core.placement import Placing, place
@@ -180,3 +180,83 @@ def test_room_given_in_this_round_is_gone_and_supposed_room_is_there() -> None:
     assert room.free(machine).cores == 0
     assert room.supposing(world.replicas()[0].shards).free(machine).cores == 1
     assert room.free(machine).memory_mb == usable_memory_mb(8192) - 1000 - 10
+
+
+def _apart(within: str, *models: str) -> dict[str, Any]:
+    return {"anti_affinity": (AntiAffinity(models=models, within=within),)}
+
+
+def test_replicas_that_keep_apart_take_a_machine_each() -> None:
+    world = World()
+    for name in "ab":
+        world.machine(name)
+    world.define(model_spec("m", 3, **_apart("node")))
+    world.settle()
+    assert sorted(r.machines for r in world.replicas("m", "ready")) == [("a",), ("b",)]
+    unplaced = place(world.state, world.model(), Room(world.state), None).explanation
+    assert unplaced.rejected == {"anti_affinity": 2}
+    said = {c.machine_id: c.rejected for c in unplaced.candidates}
+    on_a = next(r.replica_id for r in world.replicas("m") if r.machines == ("a",))
+    assert said["a"] == (f"has {on_a} of m, and replicas of this model keep to different machines",)
+    world.machine("c")
+    world.settle()
+    assert len(world.replicas("m", "ready")) == 3
+
+
+def test_racks_are_kept_apart_too() -> None:
+    world = World()
+    for name, rack in (("a", "1"), ("b", "1"), ("c", "2")):
+        world.machine(name, labels={"rack": rack})
+    world.define(model_spec("m", 3, **_apart("rack")))
+    world.settle()
+    racks = [world.machines[r.machines[0]].registered.labels["rack"] for r in world.replicas("m", "ready")]
+    assert sorted(racks) == ["1", "2"]
+    unplaced = world.model("m").unplaced
+    assert unplaced is not None
+    assert unplaced.rejected == {"anti_affinity": 3}
+    assert any("its rack 1 has" in c.rejected[0] for c in unplaced.candidates)
+
+
+def test_a_rule_holds_whoever_was_there_first() -> None:
+    world = World()
+    world.machine("a")
+    world.define(model_spec("first", 1, cpu_profile(cores=5)))
+    world.settle()
+    world.define(model_spec("wary", 1, **_apart("node", "first")))
+    world.settle()
+    assert world.replicas("wary") == []
+    world.machine("b")
+    world.settle()
+    assert world.replicas("wary", "ready")[0].machines == ("b",)
+    # The other way round: what it keeps away from is kept away from it.
+    world.define(model_spec("first", 2, cpu_profile(cores=5)))
+    world.settle()
+    assert [r.machines for r in world.replicas("first")] == [("a",)]
+    unplaced = world.model("first").unplaced
+    assert unplaced is not None
+    assert unplaced.rejected == {"cores": 1, "anti_affinity": 1}
+
+
+def test_a_changed_definition_of_one_that_keeps_apart_is_rolled_out_without_a_spare_machine() -> None:
+    world = World()
+    for name in "ab":
+        world.machine(name)
+    world.define(model_spec("m", 2, **_apart("node")))
+    world.settle()
+    world.define(model_spec("m", 2, context_length=2048, **_apart("node")))
+    world.settle(40)
+    replicas = world.replicas("m")
+    assert sorted(r.machines for r in replicas) == [("a",), ("b",)]
+    assert {(r.phase, r.context_length) for r in replicas} == {("ready", 2048)}
+
+
+def test_of_a_lost_machine_nobody_keeps_away() -> None:
+    world = World()
+    for name in "ab":
+        world.machine(name, labels={"rack": "1"})
+    world.define(model_spec("m", 1, **_apart("rack")))
+    world.settle()
+    [replica] = world.replicas("m")
+    world.machines[replica.machines[0]].up = False
+    world.wait(20)
+    assert len(world.replicas("m", "ready")) == 1
