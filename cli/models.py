@@ -69,6 +69,8 @@ async def show(cluster: Cluster, name: str) -> None:
     for replica in view.replicas:
         where = f"{', '.join(replica.machines)}{f' at {replica.url}' if replica.url else ''}"
         lines.append(f"  replica {replica.replica_id}: {replica.state} on {where}")
+        if replica.progress:
+            lines.append(f"    {replica.progress}")
         if replica.reason:
             lines.append(f"    {replica.reason}")
     cluster.out.one({"spec": spec, "state": view}, lines)
@@ -248,6 +250,8 @@ def explained(answer: ModelExplained) -> Iterator[str]:
         yield ""
         machines = ", ".join(replica.machines)
         yield f"replica {replica.replica_id}: {replica.state} on {machines} (profile {replica.profile})"
+        if replica.progress:
+            yield f"  {replica.progress}"
         if replica.reason:
             yield f"  {replica.reason}"
         if replica.replica_id in answer.placements:

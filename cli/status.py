@@ -121,5 +121,6 @@ def lines(found: Status) -> Iterator[str]:
     for model in found.models:
         why = f": {model.reason}" if model.reason else ""
         yield f"model {model.model}: {model.state}, {model.ready} of {model.wanted} replicas ready{why}"
+        yield from (f"  {replica.replica_id}: {replica.progress}" for replica in model.replicas if replica.progress)
     if not found.models:
         yield "no model is defined"

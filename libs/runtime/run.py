@@ -12,9 +12,10 @@ import inspect
 import logging
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import uvloop
 
@@ -47,6 +48,14 @@ class Service(Protocol):
         """Why it cannot do its work now, one reason each; empty when it can."""
 
 
+@runtime_checkable
+class Renewable(Protocol):
+    """A service that may ask to be stopped and started anew. The process begins anew in its own place, so that
+    whoever keeps it sees no end: where it is a container's first process, the container goes on."""
+
+    again: asyncio.Event
+
+
 Build = Callable[[S, Bus], Service | Awaitable[Service]]
 
 
@@ -69,7 +78,12 @@ def serve(service_name: str, settings: S, build: Build[S], *, identity: str | No
     logs.configure(service_name, settings.instance, settings.log_level, settings.log_format)
     traces.configure(service_name, settings.instance, settings.otlp_endpoint)
     metrics.BUILD.labels(service_name, version()).set(1)
-    return uvloop.run(Process(service_name, settings, build, identity or service_name).run())
+    process = Process(service_name, settings, build, identity or service_name)
+    status = uvloop.run(process.run())
+    if process.again:
+        logging.shutdown()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    return status
 
 
 class Process:
@@ -88,6 +102,8 @@ class Process:
         self._service: Service | None = None
         self._status: StatusServer | None = None
         self._background: list[asyncio.Task[None]] = []
+        self.again = False
+        """Its service asked to be started anew."""
 
     def not_ready(self) -> list[str]:
         """Why the process cannot do its work now."""
@@ -177,15 +193,21 @@ class Process:
         announcing = asyncio.create_task(self._announce_ready())
         broken = asyncio.create_task(self._bus.failed.wait())
         asked = asyncio.create_task(self._asked_to_stop.wait())
+        renewed = asyncio.create_task(self._asked_again())
         try:
-            await asyncio.wait({broken, asked}, return_when=asyncio.FIRST_COMPLETED)
+            came, _ = await asyncio.wait({broken, asked, renewed}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (announcing, broken, asked):
+            for task in (announcing, broken, asked, renewed):
                 task.cancel()
         if self._bus.failed.is_set():
             log.error("%s must start again: %s", self._name, self._bus.failure)
             return FAILED
+        self.again = renewed in came and asked not in came
         return DONE
+
+    async def _asked_again(self) -> None:
+        """Until the service asks to be started anew; for ever when it is none that does."""
+        await (self._service.again if isinstance(self._service, Renewable) else asyncio.Event()).wait()
 
     async def _announce_ready(self) -> None:
         told: list[str] = []
@@ -205,7 +227,10 @@ class Process:
         """Stop in three bounded steps: take no more work, finish what is in hand, close what is shared."""
         self._phase = Phase.STOPPING
         timeout_s = self._settings.stop_timeout_s
-        self._notifier.stopping(timeout_s + 2 * CLOSE_TIMEOUT_S)
+        if self.again:
+            self._notifier.renewing()
+        else:
+            self._notifier.stopping(timeout_s + 2 * CLOSE_TIMEOUT_S)
         log.info("%s stops: not ready any more, finishing what is in hand (at most %g s)", self._name, timeout_s)
         clean = True
         if self._service is not None:

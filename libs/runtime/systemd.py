@@ -38,6 +38,10 @@ class Notifier:
     def stopping(self, seconds: float) -> None:
         self.tell(STOPPING="1", STATUS="stopping", EXTEND_TIMEOUT_USEC=str(int(seconds * 1e6)))
 
+    def renewing(self) -> None:
+        """It begins anew in its own place and is ready again soon: for systemd a reload, not a stop."""
+        self.tell(RELOADING="1", STATUS="starting anew")
+
     async def feed_watchdog(self) -> None:
         """While the event loop runs, say so twice per ``WatchdogSec``. Returns at once when there is no watchdog."""
         period_us = int(os.environ.get("WATCHDOG_USEC", "0"))

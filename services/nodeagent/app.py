@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,10 +23,12 @@ from .adapters.fabric import ScanFailed
 from .adapters.lock import DataFolder
 from .adapters.outbox import Outbox
 from .adapters.shard_files import ShardFiles
+from .changes import Changes
 from .checkup import examine, gather
 from .core import room
 from .core.engines import Engine
 from .discovery import agent_version, engines
+from .errands import Errands
 from .fetching import Fetching
 from .hardware import Hardware
 from .log_lines import AgentLines, LogLines
@@ -55,7 +58,9 @@ class NodeAgent:
     """The service. Starting it takes engines over, stopping it lets go of them: neither touches one."""
 
     def __init__(self, settings: NodeAgentSettings, bus: Bus, shared: Shared | None = None) -> None:
-        self._settings = settings
+        self._changes = Changes(settings.data_dir)
+        self._own_settings = settings
+        self._settings = settings = self._changes.over(settings)
         self._bus = bus
         self._shared = shared
         self._folder = DataFolder(settings.data_dir)
@@ -67,8 +72,13 @@ class NodeAgent:
         self._outbox: Outbox | None = None
         self._watch: Follower | None = None
         self._registered: MachineRegistered | None = None
+        self._look: Callable[[], None] = lambda: None
         self._registrations = 0
         self._run = 0
+        self._node: Node | None = None
+        self._errands: Errands | None = None
+        self.again = asyncio.Event()
+        """It is to be stopped and started anew."""
 
     @property
     def machine_id(self) -> str:
@@ -83,8 +93,8 @@ class NodeAgent:
         sealing_key = SealingKey.load(data_dir / "sealing.key")
         self._outbox = Outbox(data_dir / "outbox")
         self._fetching = Fetching(data_dir / "weights")
-        found, _ = await asyncio.gather(self._engines(), self._hardware.start())
-        node = Node(
+        found, _, _ = await asyncio.gather(self._engines(), self._hardware.start(), self._fetching.look())
+        self._node = node = Node(
             machine_id=settings.machine_id,
             host=self._hardware.address,
             cpu_count=self._hardware.cpu_count,
@@ -108,15 +118,17 @@ class NodeAgent:
         )
         self._supervisor = Supervisor(node)
         there = tuple(one for _, one in found.values())
-        self._register(self._hardware.registered(sealing_key.public_hex, there))
+        self._look = lambda: self._register(self._hardware.registered(sealing_key.public_hex, there))
+        self._look()
         await self._supervisor.adopt()
         self._outbox.start(self._bus)
         self._telemetry = Telemetry(
             settings.machine_id, self._bus, self._hardware, self._supervisor, self._fetching, settings.sample_every_s
         )
-        self._telemetry.start(lambda: self._register(self._hardware.registered(sealing_key.public_hex, there)))
+        self._telemetry.start(self._look)
+        self._errands = Errands(node, self._supervisor, data_dir, self._changes, self.again.set, self._apply)
         view = self._bus.view("desired", Desired)
-        self._watch = await view.watch(self._supervisor.on_desired, keys=[settings.machine_id])
+        self._watch = await view.watch(self._errands.on_desired, keys=[settings.machine_id])
         answers: dict[Any, Any] = {
             AskLogs: LogLines(node.files, self._lines).answer,
             AskFabricMap: self._map_fabric,
@@ -132,6 +144,8 @@ class NodeAgent:
             await self._telemetry.stop()
         if self._watch is not None:
             await self._watch.stop()
+        if self._errands is not None:
+            await self._errands.close()
         if self._supervisor is not None:
             await self._supervisor.close()
         if self._fetching is not None:
@@ -177,8 +191,20 @@ class NodeAgent:
             gpus=hardware.gpus.gpus,
         )
 
+    def _apply(self) -> None:
+        """Put changed settings into effect. Engines are not touched."""
+        self._settings = settings = self._changes.over(self._own_settings)
+        assert self._node is not None
+        assert self._telemetry is not None
+        self._node.stop_grace_s, self._node.stuck_after_s = settings.stop_grace_s, settings.stuck_after_s
+        self._telemetry.every_s = settings.sample_every_s
+        self._hardware.change(settings)
+        self._look()
+
     def _register(self, machine: MachineRegistered) -> None:
         """Say what the machine is, if that was not said yet."""
+        assert self._fetching is not None
+        machine = msgspec.structs.replace(machine, weights=self._fetching.here, changed_settings=self._changes.kept)
         said = self._registered
         if said is not None and msgspec.structs.replace(said, at=machine.at) == machine:
             return

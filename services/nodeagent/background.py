@@ -23,7 +23,7 @@ class Background(Generic[T]):
     def __init__(self, name: str, read: Callable[[], T], every_s: float, after_s: float = 0.0) -> None:
         self._name = name
         self._read = read
-        self._every_s = every_s
+        self.every_s = every_s
         self._after_s = after_s
         self._ended = threading.Event()
         self._due = threading.Event()
@@ -60,7 +60,7 @@ class Background(Generic[T]):
                 self._answered.set()
             except Exception:
                 log.exception("%s could not be read", self._name)
-            self._due.wait(self._every_s)
+            self._due.wait(self.every_s)
             self._due.clear()
 
 
@@ -70,7 +70,7 @@ class Inline(Generic[T]):
     def __init__(self, name: str, read: Callable[[], T], every_s: float, after_s: float = 0.0) -> None:
         self._name = name
         self._read = read
-        self._every_s = every_s
+        self.every_s = every_s
         self._after = time.monotonic() + after_s
         self._answer: tuple[float, T] | None = None
 
@@ -90,7 +90,7 @@ class Inline(Generic[T]):
 
     def latest(self, no_older_s: float = float("inf")) -> T | None:
         now = time.monotonic()
-        due = now >= self._after if self._answer is None else now - self._answer[0] >= self._every_s
+        due = now >= self._after if self._answer is None else now - self._answer[0] >= self.every_s
         if due:
             try:
                 self._answer = now, self._read()

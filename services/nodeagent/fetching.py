@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Literal, NamedTuple, ParamSpec, TypeVar
 
 from libs.events.library import WeightFile
+from libs.events.machine import WeightsHere
 from libs.events.views import WeightsWanted
 
 from .adapters import download
@@ -30,6 +31,9 @@ _MOST_DOWNLOADS = 4
 _ROUNDS_WITHOUT = 3
 """Every mirror said three times that it does not have the file: it is not merely late."""
 
+_NAMED = 5
+"""Versions that might make room for another."""
+
 _PAUSE_S = 1.0
 """Between two rounds over the mirrors."""
 
@@ -42,10 +46,20 @@ class Fetched:
         self.fetched_bytes = fetched_bytes
 
 
+class Standing(NamedTuple):
+    """How far a version's files are. ``phase`` is ``checking`` while nothing of them comes over the network."""
+
+    phase: Literal["fetching", "checking"]
+    done_bytes: int
+    total_bytes: int
+
+
 class _Job:
     """One file being fetched for whoever waits for it."""
 
     def __init__(self) -> None:
+        self.comes = False
+        """Over the network, at the moment; else what is here of it is being read."""
         self.cancelled = threading.Event()
         self._given_up = asyncio.Event()
         self.done_bytes = 0
@@ -72,6 +86,16 @@ class Fetching:
         self._jobs: dict[str, _Job] = {}
         self._under_way: dict[str, tuple[WeightsWanted, int]] = {}
         self._threads = ThreadPoolExecutor(_MOST_DOWNLOADS, thread_name_prefix="fetch")
+        self._quiet = asyncio.Event()
+        """Nothing is being removed."""
+        self._quiet.set()
+        self.here: tuple[WeightsHere, ...] = ()
+        """Versions that are here as a whole."""
+
+    async def look(self) -> None:
+        """See what an earlier agent left, and finish what it was removing."""
+        await asyncio.to_thread(self._store.finish_removals, frozenset[str]())
+        self.here = await asyncio.to_thread(self._store.here)
 
     async def ensure(
         self, weights: WeightsWanted, advanced: Callable[[], None], pickles_allowed: bool = False
@@ -89,10 +113,12 @@ class Fetching:
         others = self._under_way.get(name, (weights, 0))[1]
         self._under_way[name] = (weights, others + 1)
         try:
+            await self._quiet.wait()
             counts = await asyncio.gather(
                 *(self._file(file, weights.mirrors, advanced, pickles_allowed) for file in files.values())
             )
             folder = await self._in_thread(self._store.link, weights)
+            self.here = await asyncio.to_thread(self._store.here)
         except OSError as error:
             raise Rejected(
                 f"the weights could not be written to {error.filename or 'the disk'}: {error.strerror}"
@@ -105,14 +131,60 @@ class Fetching:
                 del self._under_way[name]
         return Fetched(folder, sum(counts))
 
+    def holds(self, name: str, version: str) -> bool:
+        """Whether anything of a version is here under its name."""
+        return self._store.holds(name, version)
+
+    def stays(
+        self, name: str, version: str, running: Mapping[str, WeightsWanted], wanted: Mapping[str, WeightsWanted]
+    ) -> str | None:
+        """Why a version is not removed, or None; the arguments as for ``remove``."""
+        refusal = rules.removal_refusal(
+            name, version, running=_named(running), wanted=_named(wanted), fetching=self._under_way
+        )
+        if refusal is None and not self.holds(name, version):
+            there = ", ".join(one.weights for one in self.here) or "none"
+            return f"there are no weights {name}@{version} on this machine; there are: {there}"
+        return refusal
+
+    async def remove(
+        self, name: str, version: str, running: Mapping[str, WeightsWanted], wanted: Mapping[str, WeightsWanted]
+    ) -> int:
+        """Remove a version nobody uses; bytes that became free. ``running``, ``wanted``: by shard id.
+
+        Raises Rejected with the reason why it stays.
+        """
+        while not self._quiet.is_set():
+            await self._quiet.wait()
+        why = self.stays(name, version, running, wanted)
+        if why is not None:
+            raise Rejected(why)
+        used = [*running.values(), *wanted.values(), *(weights for weights, _ in self._under_way.values())]
+        keep = frozenset(file.sha256 for weights in used for file in weights.files)
+        # From here on whoever wants weights waits: what is there when it looks is there when it has linked it.
+        self._quiet.clear()
+        try:
+            return await asyncio.to_thread(self._store.remove, name, version, keep)
+        except OSError as error:
+            raise Rejected(f"{error.filename or name} could not be removed: {error.strerror}") from None
+        finally:
+            self.here = await asyncio.to_thread(self._store.here)
+            self._quiet.set()
+
     def progress(self) -> dict[str, str]:
         """Versions being fetched: ``name@version`` to ``done/total bytes``."""
-        return {name: self._progress_of(weights) for name, (weights, _) in self._under_way.items()}
+        standings = {name: self._standing(weights) for name, (weights, _) in self._under_way.items()}
+        return {name: f"{one.done_bytes}/{one.total_bytes} bytes" for name, one in standings.items()}
 
-    def _progress_of(self, weights: WeightsWanted) -> str:
+    def standing(self, weights: WeightsWanted) -> Standing | None:
+        """How far a version is; None when nobody is waiting for it."""
+        return self._standing(weights) if f"{weights.name}@{weights.version}" in self._under_way else None
+
+    def _standing(self, weights: WeightsWanted) -> Standing:
         files = {file.sha256: file.size_bytes for file in weights.files}
+        jobs = [self._jobs[sha256] for sha256 in files if sha256 in self._jobs]
         done = sum(self._jobs[s].done_bytes if s in self._jobs else size for s, size in files.items())
-        return f"{done}/{sum(files.values())} bytes"
+        return Standing("fetching" if any(job.comes for job in jobs) else "checking", done, sum(files.values()))
 
     async def close(self) -> None:
         """Stop downloads; what has come in stays."""
@@ -168,7 +240,9 @@ class Fetching:
             held = await self._in_thread(self._store.size_of_part, file.sha256)
             full = self._store.room_for(file.size_bytes - held)
             if full is not None:
-                raise Rejected(full)
+                largest = sorted(self.here, key=lambda one: one.size_bytes, reverse=True)[:_NAMED]
+                there = ", ".join(f"{one.weights} ({one.size_bytes // 2**20} MB)" for one in largest)
+                raise Rejected(f"{full}; here are {there}: what nobody uses can be removed" if there else full)
             with download.Part(self._store, file, pickles_allowed) as part:
                 return await self._from_any(job, part, mirrors, progress)
         except download.Cancelled:
@@ -185,6 +259,7 @@ class Fetching:
         while True:
             absent = []
             for mirror in mirrors:
+                job.comes = True
                 try:
                     return await self._in_thread(download.fetch, part, mirror, progress, job.cancelled)
                 except MirrorFailed as error:
@@ -204,6 +279,10 @@ class Fetching:
 
     async def _in_thread(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*arguments, **named))
+
+
+def _named(weights: Mapping[str, WeightsWanted]) -> dict[str, str]:
+    return {shard_id: f"{one.name}@{one.version}" for shard_id, one in weights.items()}
 
 
 def _looked_at(task: asyncio.Task[int]) -> None:

@@ -63,8 +63,8 @@ class Fleet:
                     agent = NodeAgent(settings, bus, shared)
                     await agent.start()
                     self._agents[machine.id] = agent
-                await bus.failed.wait()
-                log.error("%s begins anew: %s", machine.id, bus.failure)
+                if await _first(bus.failed, agent.again) is bus.failed:
+                    log.error("%s begins anew: %s", machine.id, bus.failure)
             except asyncio.CancelledError:
                 raise
             except Exception as error:
@@ -88,6 +88,17 @@ class Fleet:
         if ready == self._count:
             return []
         return [f"{self._count - ready} of {self._count} machines have not read what should run there yet"]
+
+
+async def _first(*events: asyncio.Event) -> asyncio.Event:
+    """The one of ``events`` that comes first."""
+    waiting = {asyncio.create_task(event.wait()): event for event in events}
+    try:
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        return waiting[done.pop()]
+    finally:
+        for task in waiting:
+            task.cancel()
 
 
 def read(file: Path) -> list[FleetMachine]:

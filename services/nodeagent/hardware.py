@@ -35,7 +35,7 @@ from .settings import NodeAgentSettings
 if TYPE_CHECKING:
     from .simulation.machine import Invented
 
-FEATURES = tuple(sorted(tag_of(question) for question in (AskDoctor, AskFabricMap, AskLogs)))
+FEATURES = ("errands", *sorted(tag_of(question) for question in (AskDoctor, AskFabricMap, AskLogs)))
 
 _LOOK_S = 60.0
 """Hardware changes when people touch it, and when a fabric manager restarts."""
@@ -114,6 +114,15 @@ class Hardware:
     def stop(self) -> None:
         for one in self._all():
             one.stop()
+
+    def change(self, settings: NodeAgentSettings) -> None:
+        """Go by other settings from now on."""
+        self._settings = settings
+        self._port_reader.call(settings.fabrics)
+        self._ports.expire()
+        if self._simulated is None:
+            self._sampler.exporter = Exporter(settings.dcgm_exporter)
+            self._gpu_samples.every_s = settings.sample_every_s
 
     @property
     def simulated(self) -> bool:

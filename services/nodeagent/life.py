@@ -31,14 +31,14 @@ from .adapters import process as processes
 from .adapters.engine import EngineClient
 from .adapters.output import last_lines
 from .adapters.process import StillRunning, Usage
-from .adapters.store import Rejected
 from .core import sentences
 from .core.engines import Engine, Place, environment
 from .core.readings import Readings
-from .core.record import ENDED, EngineProcess, ShardRecord
-from .node import Failure, Node, Progress
+from .core.record import ENDED, PHASES, EngineProcess, ShardRecord
+from .node import Failure, Node
 from .readiness import until_serving
 from .vigil import Vigil
+from .weights import brought
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,9 @@ _PROBE_S = 2.0
 
 _DRAINED_AFTER_S = 5.0
 """A draining engine without requests for so long gets none any more: gateways hear of it within a second."""
+
+_RENEWED_AFTER_S = 30.0
+"""An engine that is to start anew may finish what it has for so long."""
 
 _RETRY_S = 5.0
 
@@ -110,6 +113,21 @@ class ShardLife:
         self.ready = False
         self._task = asyncio.create_task(self._stop(earlier), name=f"stop {self.wanted.shard_id}")
 
+    def renew(self, number: int) -> None:
+        """Start the engine anew, once for each errand: a serving one when it has no request, or half a minute on."""
+        if number > self.record.renewal and self.record.phase not in (*ENDED, "stopping"):
+            self._write(renewal=number)
+            if self.record.phase != "ready":
+                self._renew()
+
+    def _renew(self) -> None:
+        self._write(phase="renewing")
+        earlier = self._task
+        self.ready = False
+        self._task = asyncio.create_task(
+            self._live(lambda: self._begin_anew(earlier)), name=f"shard {self.wanted.shard_id}"
+        )
+
     def measured(self, usage: Usage | None, elapsed_s: float) -> None:
         """Take what its processes use, ``elapsed_s`` after the last time."""
         before, self.usage = self.usage, usage
@@ -120,7 +138,9 @@ class ShardLife:
 
     def sample(self) -> ShardSample:
         """How it is doing. What is not known is left out."""
-        usage = self.usage
+        usage, standing = self.usage, None
+        if self.record.phase == "fetching" and self.wanted.weights is not None:
+            standing = self._node.fetching.standing(self.wanted.weights)
         readings = (self._vigil.readings if self._vigil else None) or Readings()
         return ShardSample(
             shard_id=self.wanted.shard_id,
@@ -130,6 +150,9 @@ class ShardLife:
             waiting=readings.waiting,
             kv_used=readings.kv_used,
             tokens_total=readings.tokens,
+            phase=standing.phase if standing else PHASES.get(self.record.phase),
+            done_bytes=standing.done_bytes if standing else None,
+            total_bytes=standing.total_bytes if standing else None,
         )
 
     # the parts of a life
@@ -157,7 +180,12 @@ class ShardLife:
         self._report(ShardStarting, engine=wanted.engine)
         # From here on its room is taken: the next shard that asks finds less.
         self._write(phase="fetching")
-        weights = await self._weights(engine)
+        weights = None
+        if wanted.weights is not None:
+            fetched = await brought(node, wanted, wanted.weights)
+            self._write(fetched_bytes=fetched.fetched_bytes)
+            entry = engine.entry([file.path for file in wanted.weights.files])
+            weights = str(fetched.folder / entry) if entry is not None else None
         async with node.devices(wanted.devices):
             for attempt in (1, 2):
                 self._spawn(engine, key, weights)
@@ -171,6 +199,15 @@ class ShardLife:
                     log.info("shard %s: %s; another port is tried", wanted.shard_id, failure.reason)
                     self._write(run=self.record.run + 1)
 
+    async def _begin_anew(self, earlier: asyncio.Task[None] | None) -> None:
+        if earlier is not None:
+            earlier.cancel()
+            await asyncio.gather(earlier, return_exceptions=True)
+        await self._until_gone()
+        record = self.record
+        self._write(phase="accepted", run=record.run + 1, process=None, renewed=record.renewal)
+        await self._bring_up()
+
     def _key(self) -> str | None:
         if self.wanted.sealed_key is None:
             return None
@@ -178,30 +215,6 @@ class ShardLife:
             return self._node.sealing_key.open(self.wanted.sealed_key).decode()
         except BadSecret as error:
             raise Failure("refused", f"its key cannot be opened: {error}") from None
-
-    async def _weights(self, engine: Engine) -> str | None:
-        """Bring the weights here; the path the engine is pointed at."""
-        weights = self.wanted.weights
-        if weights is None:
-            return None
-        progress = Progress(self.wanted.startup_timeout_s)
-        bringing = asyncio.create_task(self._node.fetching.ensure(weights, progress.advance, self.wanted.allow_pickle))
-        try:
-            while not bringing.done():
-                await asyncio.wait([bringing], timeout=0.5)
-                silent = progress.over()
-                if silent is not None:
-                    at = self._node.fetching.progress().get(f"{weights.name}@{weights.version}", "")
-                    raise Failure("fetching", f"its weights did not come: nothing for {silent:.0f} s, at {at}")
-            fetched = bringing.result()
-        except Rejected as error:
-            raise Failure("fetching", str(error)) from None
-        finally:
-            bringing.cancel()
-            await asyncio.gather(bringing, return_exceptions=True)
-        self._write(fetched_bytes=fetched.fetched_bytes)
-        entry = engine.entry([file.path for file in weights.files])
-        return str(fetched.folder / entry) if entry is not None else None
 
     def _spawn(self, engine: Engine, key: str | None, weights: str | None) -> None:
         node, wanted = self._node, self.wanted
@@ -272,6 +285,10 @@ class ShardLife:
         """Find what an earlier agent left of this shard and go on from there."""
         node, record = self._node, self.record
         process = record.process
+        if process is not None:
+            node.processes.adopt(process)
+        if record.phase == "renewing":
+            return await self._begin_anew(None)
         if record.phase == "spawning":
             process = await asyncio.to_thread(
                 processes.leader, processes.mark_of(node.files.data_dir, self.wanted.shard_id)
@@ -302,17 +319,22 @@ class ShardLife:
         assert client is not None
         assert engine is not None
         assert process is not None
-        self._vigil = vigil = Vigil(self.wanted, engine, client, self._node.stuck_after_s)
+        self._vigil = vigil = Vigil(self.wanted, engine, client)
         due = time.monotonic()
+        renewing_at: float | None = None
         while True:
             self._raise_if_dead(process, "ready", "while serving")
             if time.monotonic() >= due:
                 due = time.monotonic() + _PROBE_S
-                sentence = await vigil.look(self.usage)
+                sentence = await vigil.look(self.usage, self._node.stuck_after_s)
                 if sentence is not None:
                     raise Failure("ready", sentence)
                 if self._draining and vigil.idle_s() >= _DRAINED_AFTER_S:
                     return self.stop("drained: no request is left")
+                if self.record.renewal > self.record.renewed:
+                    renewing_at = renewing_at or time.monotonic() + _RENEWED_AFTER_S
+                    if vigil.idle_s() >= _DRAINED_AFTER_S or time.monotonic() >= renewing_at:
+                        return self._renew()
             await asyncio.sleep(_LOOK_S)
 
     async def _fail(self, failure: Failure) -> None:

@@ -34,7 +34,7 @@ class Telemetry:
         self._hardware = hardware
         self._supervisor = supervisor
         self._fetching = fetching
-        self._every_s = every_s
+        self.every_s = every_s
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, look: Callable[[], None]) -> None:
@@ -62,7 +62,7 @@ class Telemetry:
             except Exception:
                 # A figure that cannot be read must not make the machine look dead.
                 log.exception("a measurement failed")
-            await asyncio.sleep(self._every_s)
+            await asyncio.sleep(self.every_s)
 
     def _sample(self) -> MachineSample:
         hardware, lives = self._hardware, [life for life in self._supervisor.lives.values() if not life.ended]

@@ -19,17 +19,16 @@ from .core.readings import Readings
 class Vigil:
     """One engine's. ``readings`` are its figures as of the last look, None when it did not tell."""
 
-    def __init__(self, wanted: ShardWanted, engine: Engine, client: EngineClient, stuck_after_s: float) -> None:
+    def __init__(self, wanted: ShardWanted, engine: Engine, client: EngineClient) -> None:
         self._wanted = wanted
         self._engine = engine
         self._client = client
-        self._stuck_after_s = stuck_after_s
         now = time.monotonic()
         self._liveness = Liveness(moved_at=now, answered_at=now)
         self._idle_since: float | None = None
         self.readings: Readings | None = None
 
-    async def look(self, usage: Usage | None) -> str | None:
+    async def look(self, usage: Usage | None, stuck_after_s: float) -> str | None:
         """A sentence when the engine must be given up, else None. ``usage``: of its processes."""
         if self._wanted.rank > 0:
             return None  # it has no door to ask at: its leader's word counts for all
@@ -37,7 +36,7 @@ class Vigil:
         now = time.monotonic()
         cpu_s = usage.cpu_s if usage else None
         self._liveness = observed(self._liveness, now=now, healthy=healthy, readings=self._moving(cpu_s), cpu_s=cpu_s)
-        return hung(self._liveness, now, self._stuck_after_s)
+        return hung(self._liveness, now, stuck_after_s)
 
     def idle_s(self) -> float:
         """How long it has had no request, counted from the first call; 0 while that is not known."""

@@ -24,7 +24,7 @@ from .adapters.listener import Listener
 from .core.decide import model_named
 from .core.state import Model, State
 from .core.story import explain
-from .core.views import model_view, node_view
+from .core.views import model_view, node_view, with_progress
 
 
 class Questions:
@@ -59,8 +59,9 @@ class Questions:
     async def models(self, question: ListModels) -> ModelsAnswer:
         state = self._authority.state
         models = [model for _, model in sorted(state.facts.models.items()) if not model.removed]
+        hearing = self._listener.hearing(state.facts.machines)
         return ModelsAnswer(
-            models=tuple(model_view(state, model) for model in models),
+            models=tuple(with_progress(model_view(state, model), hearing) for model in models),
             specs=tuple(model.declared for model in models),
         )
 

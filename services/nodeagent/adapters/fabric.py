@@ -36,9 +36,13 @@ class Ports:
 
     def __init__(self, here: Surroundings, names: Mapping[str, tuple[str, ...]]) -> None:
         self._here = here
-        self._names = {adapter: name for name, adapters in names.items() for adapter in adapters}
+        self.call(names)
         self._identities: dict[tuple[str, int], tuple[float, FabricPort]] = {}
         self._managers: dict[str, tuple[float, tuple[fabric.Manager, ...]]] = {}
+
+    def call(self, names: Mapping[str, tuple[str, ...]]) -> None:
+        """What the operator calls the fabrics, each with this machine's adapters on it."""
+        self._names = {adapter: name for name, adapters in names.items() for adapter in adapters}
 
     def look(self) -> tuple[tuple[FabricPort, ...], str]:
         """Every port, and why there is none."""

@@ -45,7 +45,7 @@ class Sampler:
     def __init__(self, nvml: Nvml, exporter: Exporter) -> None:
         self._nvml = nvml
         self._use = ChipUseReader()
-        self._exporter = exporter
+        self.exporter = exporter
         self._slow: dict[str, tuple[float, _Slow]] = {}
         self._wear: dict[str, tuple[float, GpuWear]] = {}
         self._used: tuple[float, dict[str, ChipUse]] = (float("-inf"), {})
@@ -68,7 +68,7 @@ class Sampler:
         if now - self._used[0] >= _SLOW_S:
             used = self._use.read(nvml, handles)
             if any(not handle.instance and not self._use.knows(uuid) for uuid, handle in handles.items()):
-                used = self._exporter.read() | used
+                used = self.exporter.read() | used
             self._used = now, used
         holders: dict[str, dict[int, int | None]] = {}
         found = []

@@ -212,6 +212,16 @@ class Engines:
             return True
         return process.pid not in self._codes and alive(process)
 
+    def adopt(self, process: EngineProcess) -> None:
+        """Take over a process an earlier agent started. It is a child of ours when that agent was this very process,
+        which began anew in its own place: its code is ours to collect then."""
+        with contextlib.suppress(ChildProcessError):
+            found, status = os.waitpid(process.pid, os.WNOHANG)
+            if found:
+                self._codes[process.pid] = os.waitstatus_to_exitcode(status)
+            else:
+                self._ours.add(process.pid)
+
     def exit_code(self, process: EngineProcess) -> int | None:
         """How it ended; a signal is negative. None: it runs, or it was another agent's child."""
         self._collect(process.pid)

@@ -3,26 +3,33 @@
 ``content/<sha256>`` exists only when its sum was right, and ``content/<sha256>.checked`` says what the file
 looked like then: as long as size and time are the same it is not read again. ``parts/<sha256>`` is what a
 download has so far. ``models/<name>/<version>/`` holds links that appear when every file of the version is there.
+``removing/`` holds versions on their way out: moved there in one step, so that none is ever half there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
 import shutil
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Set
 from pathlib import Path
 
 import msgspec
 
 from libs.events.library import WeightFile
+from libs.events.machine import WeightsHere
 from libs.events.views import WeightsWanted
 
 from ..core.weights import pickled
 from . import durable
 
 BLOCK = 256 * 1024
+
+SHA256 = re.compile("[0-9a-f]{64}")
 
 _KEPT_FREE_BYTES = 512 * 1024 * 1024
 """Never fill a disk to the last byte: logs, state and the system itself live on it."""
@@ -44,8 +51,9 @@ class Store:
         self._content = root / "content"
         self._parts = root / "parts"
         self._models = root / "models"
+        self._removing = root / "removing"
         self._linking = threading.Lock()
-        for folder in (self._content, self._parts, self._models):
+        for folder in (self._content, self._parts, self._models, self._removing):
             folder.mkdir(parents=True, exist_ok=True)
 
     def part(self, sha256: str) -> Path:
@@ -130,6 +138,91 @@ class Store:
             scratch.symlink_to(target)
             scratch.replace(link)
         return folder
+
+    def here(self) -> tuple[WeightsHere, ...]:
+        """Every version of which all files are here, by name."""
+        found = {
+            f"{version.parent.name}@{version.name}": files
+            for version in sorted(self._models.glob("*/*"))
+            if (files := self._files_of(version))
+        }
+        users = Counter(sha256 for files in found.values() for sha256 in files)
+        return tuple(
+            WeightsHere(
+                weights=name,
+                size_bytes=sum(files.values()),
+                shared_bytes=sum(size for sha256, size in files.items() if users[sha256] > 1),
+            )
+            for name, files in found.items()
+        )
+
+    def _files_of(self, version: Path) -> dict[str, int]:
+        """SHA-256 of each file of a version to its size; empty when one is missing, or when it is no folder of ours."""
+        found: dict[str, int] = {}
+        if version.is_symlink():
+            return {}
+        for link in _links(version):
+            content = self._content / Path(os.readlink(link)).name
+            try:
+                found[content.name] = content.stat().st_size
+            except OSError:
+                return {}
+        return found
+
+    def holds(self, name: str, version: str) -> bool:
+        return (self._models / name / version).is_dir()
+
+    def remove(self, name: str, version: str, keep: Set[str]) -> int:
+        """Remove a version and what only it has of the content; bytes that became free, counted whole.
+
+        ``keep``: SHA-256 of files that stay although no version here links them yet. Nothing outside the store is
+        touched: of a link only the link goes. Raises Rejected when there is no such version, or something in its
+        folder is not the store's.
+        """
+        with self._linking:
+            folder = self._models / name / version
+            if folder.is_symlink() or not folder.is_dir():
+                raise Rejected(f"{name}@{version} is not on this machine")
+            strange = [path for path in folder.rglob("*") if not path.is_symlink() and not path.is_dir()]
+            if strange:
+                raise Rejected(f"{strange[0]} was not put there by llmgw: nothing was removed; move it away first")
+            self._finish(keep)
+            folder.rename(self._removing / f"{name}@{version}")
+            for parent in (self._removing, folder.parent):
+                durable.sync_folder(parent)
+            with contextlib.suppress(OSError):
+                folder.parent.rmdir()  # the last version of that name
+            return self._finish(keep)
+
+    def finish_removals(self, keep: Set[str]) -> int:
+        """Go on with removals that were cut short; bytes that became free."""
+        with self._linking:
+            return self._finish(keep)
+
+    def _finish(self, keep: Set[str]) -> int:
+        freed = 0
+        for folder in sorted(self._removing.iterdir()):
+            used = {Path(os.readlink(link)).name for link in _links(self._models)} | keep
+            for sha256 in {Path(os.readlink(link)).name for link in _links(folder)} - used:
+                freed += self._drop(sha256)
+            shutil.rmtree(folder)
+        return freed
+
+    def _drop(self, sha256: str) -> int:
+        path = self._content / sha256
+        if not SHA256.fullmatch(sha256):
+            return 0
+        try:
+            size = path.lstat().st_size
+        except FileNotFoundError:
+            return 0
+        (self._content / f"{sha256}.checked").unlink(missing_ok=True)
+        path.unlink()
+        return size
+
+
+def _links(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_symlink()]
 
 
 def sum_of(path: Path, progress: Callable[[int], None]) -> str:

@@ -7,12 +7,25 @@ from typing import Literal
 
 import msgspec
 
+from libs.events import shard
 from libs.events.views import ShardWanted
 
-Phase = Literal["accepted", "fetching", "spawning", "loading", "ready", "stopping", "failed", "stopped"]
+Phase = Literal["accepted", "fetching", "spawning", "loading", "ready", "renewing", "stopping", "failed", "stopped"]
 
 ENDED: frozenset[Phase] = frozenset({"failed", "stopped"})
 """Nothing of the shard runs any more and it has been reported; the record stays until it is no longer wanted."""
+
+PHASES: dict[Phase, shard.Phase] = {
+    "accepted": "starting",
+    # Its weights are here; it waits for another engine to have started on its GPU.
+    "fetching": "starting",
+    "spawning": "starting",
+    "loading": "loading",
+    "ready": "ready",
+    "renewing": "stopping",
+    "stopping": "stopping",
+}
+"""What each is called outside, but for weights on their way."""
 
 
 class EngineProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +49,12 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of the desired state it was taken up for."""
     phase: Phase = "accepted"
     run: int = 1
-    """How often its engine was started: more than once when an agent died first, or its port was taken."""
+    """How often its engine was started: more than once when an agent died first, its port was taken, or somebody
+    asked for it."""
+    renewal: int = 0
+    """Number of the errand that last asked for its engine to start anew."""
+    renewed: int = 0
+    """Number of the errand for which its engine did."""
     command: tuple[str, ...] = ()
     """Of the engine that runs or is about to."""
     process: EngineProcess | None = None

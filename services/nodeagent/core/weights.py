@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
 from libs.events.views import WeightsWanted
@@ -17,7 +18,7 @@ _HEX = frozenset("0123456789abcdef")
 def refusal(weights: WeightsWanted, pickles_allowed: bool = False) -> str | None:
     """Why these weights are not fetched, or None."""
     for part in (weights.name, weights.version):
-        if part in ("", ".", "..") or "/" in part or "\0" in part:
+        if not _safe(part):
             return f"{part!r} cannot be the name of weights"
     if not weights.files:
         return f"{weights.name} {weights.version} lists no files"
@@ -33,6 +34,33 @@ def refusal(weights: WeightsWanted, pickles_allowed: bool = False) -> str | None
                 "import the model as safetensors or GGUF, or say allow_pickle if you trust whoever made it"
             )
     return None
+
+
+def removal_refusal(
+    name: str, version: str, *, running: Mapping[str, str], wanted: Mapping[str, str], fetching: Iterable[str]
+) -> str | None:
+    """Why a version's copy stays on the machine, or None.
+
+    ``running``, ``wanted``: shard id to the weights it runs or is to run, ``NAME@VERSION``; ``fetching``: what is on
+    its way here.
+    """
+    weights = f"{name}@{version}"
+    for part in (name, version):
+        if not _safe(part):
+            return f"{part!r} cannot be the name of weights"
+    for shard_id, used in running.items():
+        if used == weights:
+            return f"{shard_id} uses {weights}: stop its model first"
+    for shard_id, used in wanted.items():
+        if used == weights:
+            return f"{shard_id} is to run {weights} here"
+    if weights in fetching:
+        return f"{weights} is being fetched"
+    return None
+
+
+def _safe(part: str) -> bool:
+    return part not in ("", ".", "..") and "/" not in part and "\0" not in part
 
 
 def pickled(beginning: bytes) -> bool:

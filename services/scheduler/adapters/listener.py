@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from libs.bus import Bus
 from libs.events.leadership import SchedulerPulse
-from libs.events.machine import MachineSample
+from libs.events.machine import MachineSample, ShardSample
 
 from ..core.hearing import Heard, Hearing
 from ..core.traffic import Traffic
@@ -18,6 +18,7 @@ from .gateways import Gateways
 PULSE_EVERY_S = 1.0
 DEAF_AFTER_S = 3.0
 """Without our own pulse coming back for so long, what others say does not reach us either."""
+_STARTS = frozenset({"fetching", "checking", "starting", "loading"})
 SNAPSHOT_S = 0.25
 """A snapshot serves so long: the core asks after every event."""
 
@@ -25,7 +26,7 @@ SNAPSHOT_S = 0.25
 class _Voice:
     """What one machine said last."""
 
-    __slots__ = ("disk_free_mb", "fetching", "foreign_holders", "foreign_mb", "heard", "shards")
+    __slots__ = ("disk_free_mb", "fetching", "foreign_holders", "foreign_mb", "heard", "shards", "starting")
 
     def __init__(self) -> None:
         self.heard = 0.0
@@ -35,10 +36,12 @@ class _Voice:
         self.disk_free_mb: int | None = None
         self.foreign_mb: dict[str, int] = {}
         self.foreign_holders: dict[str, str] = {}
+        self.starting: dict[str, str] = {}
 
     def says(self, sample: MachineSample, now: float) -> None:
         self.heard = now
         self.shards = frozenset(shard.shard_id for shard in sample.shards)
+        self.starting = {shard.shard_id: _start(shard) for shard in sample.shards if shard.phase in _STARTS}
         before = self.fetching
         self.fetching = {
             name: before[name] if name in before and before[name][0] == count else (count, now)
@@ -139,7 +142,14 @@ class Listener:
             disk_free_mb=voice.disk_free_mb,
             foreign_mb=voice.foreign_mb,
             foreign_holders=voice.foreign_holders,
+            starting=voice.starting,
         )
+
+
+def _start(shard: ShardSample) -> str:
+    if shard.done_bytes is None or shard.total_bytes is None:
+        return str(shard.phase)
+    return f"{shard.phase} {shard.done_bytes / 1e9:.2f} of {shard.total_bytes / 1e9:.2f} GB"
 
 
 def _ms(seconds: float) -> int:

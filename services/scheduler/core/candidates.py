@@ -192,7 +192,7 @@ def _fit(asked: Query) -> Fit:
         # The fullest machine: whole machines stay free for models that need them.
         fit = 1.0 - (len(asked.gpus) - profile.gpus_per_node) / max(1, len(machine.facts.gpus))
     scores = {
-        "weights": 1.0 if asked.weights and asked.weights in machine.weights else 0.0,
+        "weights": 1.0 if asked.weights and machine.holds(asked.weights) else 0.0,
         "fit": round(fit, 4),
         # Cores beside GPUs are for what runs on the GPUs.
         **({"plain": 0.0 if machine.facts.gpus else 1.0} if profile.gpu_class is None else {}),

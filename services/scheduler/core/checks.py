@@ -181,7 +181,7 @@ def fabric(q: Query) -> str | None:
 
 
 def disk(q: Query) -> str | None:
-    if q.version is None or q.heard is None or q.heard.disk_free_mb is None or q.weights in q.machine.weights:
+    if q.version is None or q.heard is None or q.heard.disk_free_mb is None or q.machine.holds(q.weights or ""):
         return None
     needs = sum(f.size_bytes for f in q.version.files) // MB
     if needs <= q.heard.disk_free_mb:

@@ -11,10 +11,7 @@ from libs.events.node import Errand, NodeErrandGiven
 from libs.events.refusal import Refused
 from libs.events.views import ErrandWanted
 
-from .state import Machine, Replica, State
-
-FEATURE = "errands"
-"""What an agent that does them counts among its features."""
+from .state import ERRANDS, Machine, Replica, State
 
 MOST = 16
 """Open ones of a machine: more than that are of no use to anybody, and all of them are sent to it whole."""
@@ -33,7 +30,7 @@ def give(state: State, machine: Machine, command: GiveErrand, now: datetime) -> 
 
 def _unable(machine: Machine) -> list[Problem]:
     facts = machine.facts
-    if FEATURE not in facts.features:
+    if ERRANDS not in facts.features:
         message = f"the agent of {facts.machine_id} ({facts.agent_version}) knows no errands: upgrade it"
         return [Problem(path="machine_id", message=message)]
     if len(machine.errands) >= MOST:

@@ -27,6 +27,8 @@ class Heard(msgspec.Struct, frozen=True):
     """GPU UUID to memory held there by processes that are not ours."""
     foreign_holders: Mapping[str, str] = {}
     """GPU UUID to who they are: ``process 4242``."""
+    starting: Mapping[str, str] = {}
+    """Shard id to how far its start is: ``fetching 1.2 of 4.8 GB``."""
 
     @property
     def present(self) -> bool:

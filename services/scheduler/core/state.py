@@ -27,6 +27,9 @@ ENDED: frozenset[ShardPhase] = frozenset({"failed", "stopped"})
 STIRRED_KEPT = 20_000
 """Of the order in which machines were stirred."""
 
+ERRANDS = "errands"
+"""Among an agent's features: it does what it is asked to do once, and says which weights it holds."""
+
 RECENT = 40
 """Happenings remembered of one model, to tell its story; the log has them all."""
 
@@ -174,6 +177,12 @@ class Machine(msgspec.Struct, omit_defaults=True):
     @property
     def lost(self) -> bool:
         return self.lost_at is not None
+
+    def holds(self, weights: str) -> bool:
+        """Whether a version is on it: as its agent says, or, of an agent that does not say, what has run there."""
+        if ERRANDS in self.facts.features:
+            return any(one.weights == weights for one in self.facts.weights)
+        return weights in self.weights
 
 
 class Facts(msgspec.Struct, omit_defaults=True):

@@ -41,7 +41,7 @@ from .hearing import Hearing
 from .placement import place
 from .room import Room
 from .state import Model, State
-from .views import model_view
+from .views import model_view, with_progress
 
 
 def _clock(at: datetime | None) -> str:
@@ -111,7 +111,7 @@ def explain(state: State, model: Model, hearing: Hearing | None = None) -> Model
         for position, event in (story.events if story is not None else ())
     )
     return ModelExplained(
-        model=model_view(state, model),
+        model=with_progress(model_view(state, model), hearing),
         placements={replica.replica_id: replica.explanation for replica in replicas},
         unplaced=unplaced,
         recent=recent,

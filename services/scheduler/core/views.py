@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from libs.events.views import (
     Endpoint,
     ModelView,
@@ -16,6 +18,7 @@ from libs.events.views import (
 
 from .demand import on_trial, why_none
 from .demand import wanted as wanted_groups
+from .hearing import Hearing
 from .room import Room
 from .state import Machine, Model, Replica, Shard, State
 
@@ -220,6 +223,25 @@ def _replica_view(model: Model, replica: Replica) -> ReplicaView:
         url=replica.url or None,
         reason=reason,
     )
+
+
+def with_progress(view: ModelView, hearing: Hearing | None) -> ModelView:
+    """A model's view with how far each start is, as its machines said last."""
+    replicas = tuple(
+        msgspec.structs.replace(replica, progress=_progress(replica, hearing or {})) for replica in view.replicas
+    )
+    return msgspec.structs.replace(view, replicas=replicas)
+
+
+def _progress(replica: ReplicaView, hearing: Hearing) -> str:
+    said = (
+        f"{what} on {machine_id}"
+        for machine_id in replica.machines
+        if (heard := hearing.get(machine_id)) is not None and heard.present
+        for shard_id, what in heard.starting.items()
+        if shard_id.rpartition("-")[0] == replica.replica_id
+    )
+    return "; ".join(said)
 
 
 _PROGRESS = ("failed", "stopped", "wanted", "starting", "loading", "ready")

@@ -11,7 +11,8 @@ from libs.events.machine import MachineErrandEnded
 from libs.events.node import Errand, NodeErrandGiven
 from libs.events.replica import ReplicaFailed, ReplicaReady
 from libs.events.shard import ShardFailed, ShardStarting
-from services.scheduler.core.errands import FEATURE, MOST, open_errands
+from services.scheduler.core.errands import MOST, open_errands
+from services.scheduler.core.state import ERRANDS
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
 
@@ -23,7 +24,7 @@ def asked(machine_id: str = "a", **errand: Any) -> GiveErrand:
 @pytest.fixture
 def world() -> World:
     world = World()
-    world.machine("a", features=(FEATURE,))
+    world.machine("a", features=(ERRANDS,))
     world.define(model_spec("m"))
     return world.settle()
 
@@ -71,7 +72,7 @@ def test_what_cannot_be_asked_is_refused_with_the_reason(world: World) -> None:
 def test_a_shard_of_several_is_not_restarted_alone() -> None:
     world = World()
     for name in ("a", "b"):
-        world.machine(name, gpus=1, fabric="1", features=(FEATURE,))
+        world.machine(name, gpus=1, fabric="1", features=(ERRANDS,))
     world.define(model_spec("m", 1, gpu_profile(nodes=2)))
     world.settle()
     assert (
@@ -127,7 +128,7 @@ def test_a_restart_nobody_takes_up_is_given_up(world: World) -> None:
 
 def test_a_wider_look_is_not_needed(world: World) -> None:
     """What is asked of one machine leaves the models of others alone."""
-    world.machine("b", features=(FEATURE,))
+    world.machine("b", features=(ERRANDS,))
     world.define(model_spec("other", 1, cpu_profile()))
     world.settle()
     touched = {name: model.touched for name, model in world.state.facts.models.items()}

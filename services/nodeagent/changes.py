@@ -1,0 +1,90 @@
+"""Settings of the agent that an operator changed over the bus: checked, kept beside its data, laid over its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .adapters import durable
+from .settings import NodeAgentSettings
+
+log = logging.getLogger(__name__)
+
+CHANGEABLE = (
+    "labels",
+    "fabrics",
+    "dcgm_exporter",
+    "measure_memory",
+    "stop_grace_s",
+    "stuck_after_s",
+    "sample_every_s",
+)
+"""What takes effect at once. Nothing that names a program, a file or an identity: who may speak on the bus must not
+choose what runs as root here."""
+
+_SLOWEST_SAMPLE_S = 4.0
+"""A node is lost after eight seconds of silence."""
+
+_FIELDS = {field.name: field for field in msgspec.structs.fields(NodeAgentSettings)}
+
+
+class NotChanged(Exception):
+    """The sentence says which setting cannot be what, and why."""
+
+
+class Changes:
+    """The file ``changed-settings.json`` of a data folder: setting to its value as JSON."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._path = data_dir / "changed-settings.json"
+        self.kept: dict[str, str] = self._read()
+
+    def _read(self) -> dict[str, str]:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, str])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            log.error("%s cannot be read, the agent's own settings hold: %s", self._path, error)
+            return {}
+
+    def over(self, settings: NodeAgentSettings) -> NodeAgentSettings:
+        """The agent's own settings with what was changed. What this version does not take any more is said and left
+        out."""
+        for name, text in self.kept.items():
+            try:
+                settings = msgspec.structs.replace(settings, **{name: _value(name, text)})
+            except NotChanged as why:
+                log.error("a changed setting is left out: %s", why)
+        return settings
+
+    def keep(self, changes: Mapping[str, str]) -> None:
+        """Check and keep changes, all or none. An empty text takes a change back. Raises NotChanged, OSError."""
+        for name, text in changes.items():
+            if name not in CHANGEABLE:
+                known = (
+                    "it must be changed where the agent is started" if name in _FIELDS else "there is no such setting"
+                )
+                raise NotChanged(f"{name}: {known}; can be changed: {', '.join(CHANGEABLE)}")
+            if text:
+                _value(name, text)
+        merged = {name: text for name, text in (self.kept | dict(changes)).items() if text}
+        durable.write(self._path, msgspec.json.encode(merged))
+        self.kept = merged
+
+
+def _value(name: str, text: str) -> Any:
+    field = _FIELDS.get(name)
+    if field is None or name not in CHANGEABLE:
+        raise NotChanged(f"{name}: there is no such setting")
+    try:
+        value = msgspec.json.decode(text.encode(), type=field.type)
+    except msgspec.DecodeError as error:
+        raise NotChanged(f"{name}: {text} cannot be it: {error}") from None
+    if name == "sample_every_s" and value > _SLOWEST_SAMPLE_S:
+        raise NotChanged(f"{name}: {value:g} s is too long: a node is lost after 8 s of silence; at most 4")
+    return value
