@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .contract import Event, Telemetry, Value, registered
+from .headers import ModelHeaders
 
 
 class WeightFile(Value, frozen=True, kw_only=True):
@@ -22,6 +23,8 @@ class LibraryVersion(Value, frozen=True, kw_only=True):
     source: str
     """Where it came from."""
     licence: str = ""
+    headers: ModelHeaders | None = None
+    """What its files say of the model; None: they say nothing, hold several models, or nobody looked."""
 
 
 @registered

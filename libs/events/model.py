@@ -140,6 +140,8 @@ class ModelSpec(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     adapters: tuple[Adapter, ...] = ()
     allow_pickle: bool = False
     """Weights in pickle formats, which run code when they are loaded, are allowed."""
+    stopped: bool = False
+    """Declared, and not run until it is started or scaled."""
     anti_affinity: tuple[AntiAffinity, ...] = ()
     """Looked at when a replica is placed; what runs already stays where it is."""
     canary: Canary | None = None
