@@ -69,12 +69,9 @@ class World:
         view = {"key_id": "k-client", "project": "acme/lab/web", "position": self._position} | fields
         await self.bus.view("keys", KeyView).put(hashlib.sha256(key.encode()).hexdigest(), KeyView(**view))
 
-    async def route(self, *engines: SimEngine, model: str = "sim", **fields: Any) -> None:
+    async def route(self, *engines: SimEngine | Endpoint, model: str = "sim", **fields: Any) -> None:
         self._position += 1
-        endpoints = tuple(
-            Endpoint(replica_id=f"r-{engine.port}", url=engine.url, machine_id="here", served_name="sim", parallel=64)
-            for engine in engines
-        )
+        endpoints = tuple(one if isinstance(one, Endpoint) else endpoint(one) for one in engines)
         values = {"context_length": 4096, "capabilities": ("chat", "completions"), "created_at": AT} | fields
         route = Route(model=model, endpoints=endpoints, position=self._position, **values)
         await self.bus.view("routes", Route).put(model, route)
@@ -98,6 +95,12 @@ class World:
         self._stack.push_async_callback(client.stop)
         await eventually(lambda: service.not_ready() == [])
         return client
+
+
+def endpoint(engine: SimEngine, **fields: Any) -> Endpoint:
+    """An engine as the scheduler tells of it."""
+    values = {"machine_id": "here", "served_name": "sim", "parallel": 64} | fields
+    return Endpoint(replica_id=f"r-{engine.port}", url=engine.url, **values)
 
 
 class GatewayProcess(ServerProcess):
