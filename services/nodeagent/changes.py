@@ -66,9 +66,7 @@ class Changes:
         """Check and keep changes, all or none. An empty text takes a change back. Raises NotChanged, OSError."""
         for name, text in changes.items():
             if name not in CHANGEABLE:
-                known = (
-                    "it must be changed where the agent is started" if name in _FIELDS else "there is no such setting"
-                )
+                known = "it is set where the agent is started" if name in _FIELDS else "there is no such setting"
                 raise NotChanged(f"{name}: {known}; can be changed: {', '.join(CHANGEABLE)}")
             if text:
                 _value(name, text)

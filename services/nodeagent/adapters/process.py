@@ -248,15 +248,18 @@ class Engines:
         begun = time.monotonic()
         asked: set[tuple[int, int]] = set()
         while True:
-            if process is not None:
-                self._collect(process.pid)
             # Looked up anew each round: what a dying engine starts in the meantime belongs to it as well.
             left = await asyncio.to_thread(members, process, mark)
-            if not left:
+            if process is not None:
+                # It may have died while the others were looked up.
+                self._collect(process.pid)
+            if not left and (process is None or process.pid not in self._ours):
                 return
             waited = time.monotonic() - begun
             if waited > grace_s + _KILL_DEADLINE_S:
-                raise StillRunning(e.pid for e in left)
+                raise StillRunning(
+                    {e.pid for e in left} | ({process.pid} & self._ours if process is not None else set())
+                )
             for one in left:
                 if waited > grace_s:
                     _signal(one, signal.SIGKILL)

@@ -212,12 +212,12 @@ class Store:
         path = self._content / sha256
         if not SHA256.fullmatch(sha256):
             return 0
+        (self._content / f"{sha256}.checked").unlink(missing_ok=True)
         try:
             size = path.lstat().st_size
+            path.unlink()
         except FileNotFoundError:
             return 0
-        (self._content / f"{sha256}.checked").unlink(missing_ok=True)
-        path.unlink()
         return size
 
 

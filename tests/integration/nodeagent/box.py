@@ -15,7 +15,7 @@ from libs.bus import Bus, Delivery
 from libs.events import Event
 from libs.events.machine import MachineRegistered, MachineSample
 from libs.events.shard import ShardEvent
-from libs.events.views import Desired, ShardWanted
+from libs.events.views import Desired, ErrandWanted, ShardWanted
 from libs.testing.waiting import eventually
 from services.nodeagent.adapters import process as processes
 from services.nodeagent.adapters.shard_files import ShardFiles
@@ -72,10 +72,10 @@ class Box:
         await self.bus.follow("TELEMETRY", ["llmgw.tel.machine.>"], measured, start="new")
         return self
 
-    async def want(self, *shards: ShardWanted) -> None:
+    async def want(self, *shards: ShardWanted, errands: tuple[ErrandWanted, ...] = ()) -> None:
         """Write the desired state, as the scheduler does."""
         self.generation += 1
-        wanted = Desired(machine_id="box", generation=self.generation, shards=shards)
+        wanted = Desired(machine_id="box", generation=self.generation, shards=shards, errands=errands)
         await self.bus.view("desired", Desired).put("box", wanted)
 
     def start_agent(self, prelude: str = "") -> subprocess.Popen[bytes]:
