@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from libs.bus import Bus
@@ -26,13 +26,15 @@ SNAPSHOT_S = 0.25
 class _Voice:
     """What one machine said last."""
 
-    __slots__ = ("disk_free_mb", "fetching", "foreign_holders", "foreign_mb", "heard", "shards", "starting")
+    __slots__ = ("disk_free_mb", "fetching", "foreign_holders", "foreign_mb", "heard", "moved", "shards", "starting")
 
     def __init__(self) -> None:
         self.heard = 0.0
         self.shards: frozenset[str] = frozenset()
         self.fetching: dict[str, tuple[str, float]] = {}
         """Weights to what was said of them and when that last changed."""
+        self.moved: dict[str, tuple[tuple[object, ...], float]] = {}
+        """Shard to what it showed of its progress and when that last changed."""
         self.disk_free_mb: int | None = None
         self.foreign_mb: dict[str, int] = {}
         self.foreign_holders: dict[str, str] = {}
@@ -47,6 +49,10 @@ class _Voice:
             name: before[name] if name in before and before[name][0] == count else (count, now)
             for name, count in sample.fetching.items()
         }
+        last, self.moved = self.moved, {}
+        for shard in sample.shards:
+            shown, known = _progress(shard), last.get(shard.shard_id)
+            self.moved[shard.shard_id] = known if known is not None and known[0] == shown else (shown, now)
         self.disk_free_mb = max(sample.disk_free_mb.values(), default=None)
         self.foreign_mb = {gpu.uuid: gpu.foreign_memory_mb for gpu in sample.gpus if gpu.foreign_memory_mb}
         self.foreign_holders = {
@@ -54,6 +60,28 @@ class _Voice:
             for gpu in sample.gpus
             if gpu.foreign_processes
         }
+
+
+def _progress(shard: ShardSample) -> tuple[object, ...]:
+    """What changes while an engine starts."""
+    return shard.phase, shard.done_bytes, shard.rss_mb // 16 if shard.rss_mb is not None else None
+
+
+class _Ago(Mapping[str, int]):
+    """How long ago, in ms: worked out when it is asked for, as there are thousands and few matter to a decision."""
+
+    def __init__(self, times: Mapping[str, tuple[object, float]], now: float) -> None:
+        self._times = times
+        self._now = now
+
+    def __getitem__(self, name: str) -> int:
+        return _ms(self._now - self._times[name][1])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._times)
+
+    def __len__(self) -> int:
+        return len(self._times)
 
 
 class Listener:
@@ -138,7 +166,8 @@ class Listener:
             silent_ms=_ms(now - max(voice.heard, since)),
             sampled=voice.heard >= self._listening_since,
             shards=voice.shards,
-            fetching_ms={name: _ms(now - moved) for name, (_, moved) in voice.fetching.items()},
+            fetching_ms=_Ago(voice.fetching, now),
+            moved_ms=_Ago(voice.moved, now),
             disk_free_mb=voice.disk_free_mb,
             foreign_mb=voice.foreign_mb,
             foreign_holders=voice.foreign_holders,

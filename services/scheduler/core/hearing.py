@@ -21,6 +21,8 @@ class Heard(msgspec.Struct, frozen=True):
     """Those of which a process was there at its last sample."""
     fetching_ms: Mapping[str, int] = {}
     """Weights being fetched (their name as the machine says it): how long ago their count last moved."""
+    moved_ms: Mapping[str, int] = {}
+    """Shard to how long ago it last showed progress: another phase, more bytes, or memory, in steps of 16 MB."""
     disk_free_mb: int | None = None
     """Of its roomiest filesystem."""
     foreign_mb: Mapping[str, int] = {}

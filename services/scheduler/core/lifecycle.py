@@ -31,6 +31,8 @@ DRAIN_GRACE = timedelta(minutes=5)
 """For requests in flight; an agent stops a draining shard sooner when nothing is left to finish."""
 TAKE_UP = timedelta(minutes=2)
 """An agent says at once that it has taken up a shard; one that hears nothing for so long is not working."""
+AGENT_FIRST = timedelta(seconds=30)
+"""An agent sees what its engine writes too, and says what it was doing: its word on a start is waited for."""
 NEVER_TAKEN_UP = timedelta(seconds=10)
 """A shard that was withdrawn before its machine said a word about it: its word may be under way for so long."""
 
@@ -111,7 +113,7 @@ def overdue(replica: Replica, waiting: list[Shard], hearing: Hearing | None, now
     if hearing is None:
         # Progress may have been made that we could not hear of.
         return None
-    allowed = timedelta(seconds=replica.profile.startup_timeout_s)
+    allowed = timedelta(seconds=replica.profile.startup_timeout_s) + AGENT_FIRST
     for shard in waiting:
         machine_id = shard.placement.machine_id
         if shard.phase == "wanted":
@@ -120,8 +122,9 @@ def overdue(replica: Replica, waiting: list[Shard], hearing: Hearing | None, now
             continue
         idle = now - shard.since
         heard = hearing.get(machine_id)
-        if heard is not None and replica.weights:
-            moved = [heard.fetching_ms.get(replica.weights), heard.fetching_ms.get(replica.weights.partition("@")[0])]
+        if heard is not None:
+            fetched = (replica.weights, replica.weights.partition("@")[0]) if replica.weights else ()
+            moved = [heard.moved_ms.get(shard.placement.shard_id), *(heard.fetching_ms.get(name) for name in fetched)]
             idle = min([idle, *(timedelta(milliseconds=ms) for ms in moved if ms is not None)])
         if idle >= allowed:
             return f"no progress on {machine_id} for {int(idle.total_seconds())} s while {shard.phase}"

@@ -130,6 +130,29 @@ async def test_what_a_sample_says_is_kept(ears: Ears) -> None:
     assert hearing["a"].fetching_ms == {"w@v1": 0}
 
 
+async def test_a_shard_that_starts_shows_progress_by_its_phase_its_bytes_and_its_memory(ears: Ears) -> None:
+    def shown(**fields: object) -> dict[str, object]:
+        return {"shards": (ShardSample(shard_id="r-1-0", **fields),)}  # type: ignore[arg-type]
+
+    def moved_ms() -> int:
+        hearing = ears.listener.hearing(["a"])
+        assert hearing is not None
+        return hearing["a"].moved_ms["r-1-0"]
+
+    await ears.wait(1)
+    seen = []
+    fetched = [{"phase": "fetching", "done_bytes": count} for count in (1, 2)]
+    loaded = [{"phase": "loading", "rss_mb": memory} for memory in (None, 160, 320)]
+    for fields in (*fetched, *loaded):
+        await ears.says("a", **shown(**fields))
+        seen.append(moved_ms())
+        await ears.wait(2)
+        seen.append(moved_ms())
+    assert seen == [0, 2000] * 5
+    await ears.says("a", **shown(phase="loading", rss_mb=321))
+    assert moved_ms() == 2000
+
+
 async def test_it_hears_itself_over_the_bus(memory_bus: Bus) -> None:
     listener = Listener(memory_bus, "s-1")
     await listener.start()

@@ -222,9 +222,28 @@ def test_a_start_without_progress_fails_with_its_phase(world: World) -> None:
     machine = world.machine()
     machine.stuck.add("m")
     world.define(model_spec("m", 1, cpu_profile(startup_timeout_s=60)))
-    world.wait(70)
+    world.wait(85)
+    assert world.events(ReplicaFailed) == [], "its agent is to say so first"
+    world.wait(15)
     failed = world.events(ReplicaFailed)[0]
-    assert "no progress on cpu-1 for 60 s while loading" in failed.reason
+    assert "no progress on cpu-1 for 90 s while loading" in failed.reason
+
+
+def test_an_engine_whose_memory_grows_makes_progress(world: World) -> None:
+    from services.scheduler.core.hearing import Heard
+
+    machine = world.machine()
+    machine.stuck.add("m")
+    world.define(model_spec("m", 1, cpu_profile(startup_timeout_s=60)))
+    world.settle()
+    [shard_id] = machine.shards
+    shards = frozenset({shard_id})
+    world.hearing = lambda: {"cpu-1": Heard(silent_ms=0, shards=shards, moved_ms={shard_id: 800})}  # type: ignore[method-assign]
+    world.wait(600, step=10)
+    assert world.events(ReplicaFailed) == []
+    world.hearing = lambda: {"cpu-1": Heard(silent_ms=0, shards=shards, moved_ms={shard_id: 95_000})}  # type: ignore[method-assign]
+    world.step()
+    assert "no progress on cpu-1 for 95 s while loading" in world.events(ReplicaFailed)[0].reason
 
 
 def test_weights_that_still_arrive_are_progress(world: World) -> None:
