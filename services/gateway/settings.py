@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
 
 from libs.runtime.settings import CommonSettings
+
+NEVER_FORWARDED = frozenset(
+    {
+        # credentials, and what browsers keep
+        *("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie", "cookie2"),
+        # of one connection (RFC 9110, section 7.6.1)
+        *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+        # the gateway's own
+        *("host", "user-agent", "accept", "accept-encoding", "content-type", "content-length", "content-encoding"),
+        *("expect", "x-request-id", "traceparent", "tracestate"),
+    }
+)
+"""Headers of a client's that no setting sends to an engine."""
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 def _meaning(text: str) -> Meta:
@@ -70,6 +85,16 @@ class GatewaySettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_
         Meta(gt=0, description="A stream that is silent for so long gets a comment line, which keeps it open."),
     ] = 15.0
     keep_alive_s: Annotated[int, Meta(ge=1, description="How long an idle client connection is kept.")] = 75
+
+    def __post_init__(self) -> None:
+        for name in self.forward_headers:
+            if _HEADER.fullmatch(name) is None:
+                raise ValueError(f"forward_headers: {name!r} is no name of a header")
+            if name.lower() in NEVER_FORWARDED:
+                raise ValueError(
+                    f"forward_headers: {name.lower()} never goes to engines, because it is a credential, belongs to "
+                    "one connection only, or is the gateway's own; leave it out"
+                )
 
     def worker_directory(self, index: int) -> Path:
         return self.data_dir / str(index)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -154,11 +154,14 @@ def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def edited(body: bytes, changes: dict[str, bytes]) -> bytes:
-    """The body with top-level fields replaced or added; values are JSON."""
+def edited(body: bytes, changes: Mapping[str, bytes | None]) -> bytes:
+    """The body with top-level fields replaced or added; values are JSON, None leaves a field out."""
     fields = _fields.decode(body)
     for name, value in changes.items():
-        fields[name] = msgspec.Raw(value)
+        if value is None:
+            fields.pop(name, None)
+        else:
+            fields[name] = msgspec.Raw(value)
     return msgspec.json.encode(fields)
 
 
@@ -166,8 +169,7 @@ def asking_usage(asked: Asked, body: bytes) -> bytes:
     """The JSON of ``stream_options`` that asks for usage and keeps what the client put there."""
     if asked.stream_options is None:
         return b'{"include_usage":true}'
-    options = msgspec.json.decode(_fields.decode(body)["stream_options"])
-    return msgspec.json.encode({**options, "include_usage": True})
+    return edited(bytes(_fields.decode(body)["stream_options"]), {"include_usage": b"true"})
 
 
 # what a policy reads

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from libs.testing import eventually
 from libs.testing.engine import SimEngine
 
@@ -215,41 +213,6 @@ async def test_health_ready_and_readiness_without_engines(gateway: Client, world
 async def _unready(gateway: Client) -> bool:
     response = await gateway.send("GET", "/ready", key=None)
     return response.status == 503 and "no engine serves any model" in response.json["reasons"]
-
-
-async def test_nothing_of_the_client_reaches_the_engine_but_its_body(gateway: Client, world: World) -> None:
-    """An engine which answers with the head it got."""
-    import asyncio
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        answer = json.dumps({"choices": [], "head": head}).encode()
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s" % (len(answer), answer))
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-
-    class Echo(SimEngine):
-        def __init__(self) -> None:
-            self.port = port
-
-    await world.route(Echo(), model="echo")
-    await eventually(lambda: _lists(gateway, "echo"))
-    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    response = await gateway.chat(
-        model="echo",
-        headers=("cookie: secret=1", "x-api-key: other", f"traceparent: {trace}", "x-forwarded-for: 1.2.3.4"),
-    )
-    head = response.json["head"].lower()
-    server.close()
-    assert f"host: 127.0.0.1:{port}" in head
-    assert f"traceparent: {trace}" in head
-    assert f"x-request-id: {response.request_id}" in head
-    assert "accept-encoding: identity" in head
-    for private in ("cookie", "authorization", "x-api-key", "x-forwarded-for", "sk-llmgw"):
-        assert private not in head
 
 
 async def test_the_admin_api_needs_the_role(gateway: Client) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ..body import edited
 from .events import BadStream
 from .fields import Json, decoded, unmappable, wrong
 
@@ -57,13 +58,11 @@ def _check(given: Any) -> None:
 def request(body: bytes) -> tuple[Wanted, bytes]:
     """What is asked for, and the engine's body: the client's, but never with base64 or a null in it."""
     fields = decoded(body)
-    sent = {name: value for name, value in fields.items() if value is not None}
-    asked = wanted(sent)
+    asked = wanted(fields)
+    changes: dict[str, bytes | None] = {name: None for name, value in fields.items() if value is None}
     if asked.format == "base64":
-        sent["encoding_format"] = "float"
-    elif len(sent) == len(fields):
-        return asked, body
-    return asked, msgspec.json.encode(sent)
+        changes["encoding_format"] = b'"float"'
+    return asked, edited(body, changes) if changes else body
 
 
 class _Vector(msgspec.Struct):

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from ..body import edited
 from ..usage import Used
 from .events import BadStream
 from .fields import Json, decoded, items, missing, number, text, wrong
@@ -16,15 +17,19 @@ def request(body: bytes) -> bytes:
 
     Documents may be texts or objects with a ``text``; what else is sent travels untouched.
     """
-    fields = {name: value for name, value in decoded(body).items() if value is not None}
+    fields = decoded(body)
+    changes: dict[str, bytes | None] = {name: None for name, value in fields.items() if value is None}
     text(fields.get("query"), "query")
     documents = items(fields.get("documents"), "documents")
     if not documents:
         raise missing("documents.0")
-    fields["documents"] = [_document(document, f"documents.{n}") for n, document in enumerate(documents)]
-    if "top_n" in fields and number(fields["top_n"], "top_n") < 1:
-        raise wrong("top_n", fields["top_n"], "a whole number above 0")
-    return msgspec.json.encode(fields)
+    texts = [_document(document, f"documents.{n}") for n, document in enumerate(documents)]
+    if texts != documents:
+        changes["documents"] = msgspec.json.encode(texts)
+    top = fields.get("top_n")
+    if top is not None and number(top, "top_n") < 1:
+        raise wrong("top_n", top, "a whole number above 0")
+    return edited(body, changes) if changes else body
 
 
 def _document(document: Any, at: str) -> str:
