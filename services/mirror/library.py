@@ -20,6 +20,7 @@ from .adapters.store import Store
 from .core.manifest import version_of
 from .core.source import parse_source
 from .core.state import State
+from .headers import headers_of
 from .shelf import Shelf, stocktaking
 
 log = logging.getLogger("llmgw.mirror")
@@ -101,6 +102,7 @@ class Library:
             files=taken.files,
             source=command.source,
             licence=command.licence or taken.licence,
+            headers=await self._in_thread(partial(headers_of, command.name, self._store, taken.files)),
         )
         size = sum(file.size_bytes for file in taken.files)
         log.info(

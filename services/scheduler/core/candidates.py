@@ -14,9 +14,11 @@ import msgspec
 
 from libs.events.explanation import Explanation
 from libs.events.model import ModelSpec, Profile
+from libs.fit import Need as Memory
 
 from .checks import CHANGING, Query, query, rejections
 from .devices import Chosen
+from .fitting import headers_of, on_each_gpu
 from .hearing import Hearing
 from .room import Room, rack_of, usable_memory_mb
 from .state import Machine, State
@@ -64,18 +66,22 @@ class Need(msgspec.Struct, frozen=True):
     source: str
     weights: str | None
     regions: tuple[str, ...]
+    each_gpu: Memory | None
+    """What each GPU must hold, where the weights' headers tell."""
 
 
 def need(state: State, spec: ModelSpec, profile: Profile) -> Need:
     weights = state.weights_of(spec)
     source = (spec.source or "").removeprefix("library:")
     regions = spec.licence.regions if spec.licence is not None else ()
+    each_gpu = on_each_gpu(headers_of(state, spec), profile, spec.context_length)
     shape = (
         *(profile.engine, profile.gpu_class, profile.gpus_per_node, profile.nodes > 1, profile.memory_mb),
         *(profile.cores, tuple(sorted(profile.node_selector.items())), profile.min_compute_capability),
         *(profile.min_gpu_memory_mb, source, weights, regions, len(state.facts.mirrors) > 0),
+        each_gpu.total if each_gpu is not None else 0,
     )
-    return Need(shape, profile, source, weights, regions)
+    return Need(shape, profile, source, weights, regions, each_gpu)
 
 
 class Table:
@@ -163,6 +169,7 @@ def look(state: State, machine: Machine, wanted: Need, room: Room, hearing: Hear
         free=room.free(machine),
         heard=hearing.get(machine_id) if hearing is not None else None,
         regions=wanted.regions,
+        each_gpu=wanted.each_gpu,
         gang=_apart(state, machine_id) if wanted.profile.nodes > 1 else None,
     )
     turned = rejections(asked)

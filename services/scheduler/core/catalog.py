@@ -12,6 +12,7 @@ from libs.events.commands import Problem
 from libs.events.model import Canary, ModelSpec, Profile, Scaling
 from libs.tuning import argument_problems, environment_problems
 
+from .fitting import fit_problems
 from .state import State
 
 NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
@@ -50,7 +51,7 @@ def fingerprint(spec: ModelSpec) -> str:
 
 def problems(state: State, spec: ModelSpec) -> list[Problem]:
     """Everything that is wrong with a definition, each with its path, the value found and the remedy."""
-    return [
+    found = [
         *_names(state, spec),
         *_model(spec),
         *_offers(state, spec),
@@ -59,6 +60,7 @@ def problems(state: State, spec: ModelSpec) -> list[Problem]:
         *(_canary(spec.canary) if spec.canary is not None else ()),
         *(problem for i, profile in enumerate(spec.profiles) for problem in _profile(spec, i, profile)),
     ]
+    return [*found, *fit_problems(state, spec, {problem.path for problem in found})]
 
 
 def _problem(path: str, message: str) -> Problem:

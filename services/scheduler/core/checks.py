@@ -9,8 +9,11 @@ import msgspec
 from libs.events.library import LibraryVersion
 from libs.events.machine import Gpu
 from libs.events.model import Profile
+from libs.fit import Need
+from libs.fit.memory import GIB
 
 from .devices import Chosen, Lacking, choose, compute_capability
+from .fitting import in_words, usable_bytes
 from .hearing import Heard
 from .room import Free
 from .state import Machine
@@ -40,6 +43,8 @@ class Query(msgspec.Struct, frozen=True):
     heard: Heard | None
     regions: tuple[str, ...] = ()
     """Where the licence of the weights lets them run; empty: anywhere."""
+    each_gpu: Need | None = None
+    """What each GPU must hold; None: that is not known."""
     gang: str | None = None
     """Why it can compute with no other machine, for a replica that spans several; None: it can, or need not."""
 
@@ -127,11 +132,15 @@ def compute(q: Query) -> str | None:
 
 
 def gpu_memory(q: Query) -> str | None:
-    needs = q.profile.min_gpu_memory_mb
-    if needs is None or q.profile.gpu_class is None or gpu_class(q) is not None:
+    if q.profile.gpu_class is None or gpu_class(q) is not None:
         return None
-    most = max((g.memory_total_mb for g in _of_class(q)), default=0)
-    return None if most >= needs else f"needs {needs} MB on each GPU, its GPUs of this class have {most} MB"
+    needs, most = q.profile.min_gpu_memory_mb, max((g.memory_total_mb for g in _of_class(q)), default=0)
+    if needs is not None and most < needs:
+        return f"needs {needs} MB on each GPU, its GPUs of this class have {most} MB"
+    if q.each_gpu is not None and usable_bytes(most) < q.each_gpu.total:
+        of = f"{usable_bytes(most) / GIB:.1f} GiB are usable of its GPUs of this class"
+        return f"needs {in_words(q.each_gpu)} on each GPU, {of}"
+    return None
 
 
 def _of_class(q: Query) -> list[Gpu]:
@@ -139,8 +148,10 @@ def _of_class(q: Query) -> list[Gpu]:
 
 
 def gpus(q: Query) -> str | None:
-    if q.profile.gpu_class is None or len(q.gpus) >= q.profile.gpus_per_node or gpu_class(q) is not None:
+    if q.profile.gpu_class is None or len(q.gpus) >= q.profile.gpus_per_node:
         return None
+    if any(check(q) is not None for check in (gpu_class, compute, gpu_memory)):
+        return None  # how many are free of what would not do is no matter
     return (
         f"needs {_gpus(q.profile.gpus_per_node)} of class {q.profile.gpu_class}, {len(q.gpus)} free of"
         f" {len(_of_class(q))} ({q.free.gpus_held} held by replicas, {_unfit(q)})"
@@ -189,7 +200,7 @@ def disk(q: Query) -> str | None:
     return f"needs {needs} MB of disk for the weights, {q.heard.disk_free_mb} MB free"
 
 
-def usable_gpus(profile: Profile, free: Free, heard: Heard | None) -> list[Gpu]:
+def usable_gpus(profile: Profile, free: Free, heard: Heard | None, each_gpu: Need | None = None) -> list[Gpu]:
     """Free GPUs of the profile's class, able enough, that others do not use either, by index."""
     if profile.gpu_class is None:
         return []
@@ -198,6 +209,8 @@ def usable_gpus(profile: Profile, free: Free, heard: Heard | None) -> list[Gpu]:
         found = [gpu for gpu in found if (compute_capability(gpu.compute_capability) or needs) >= needs]
     if profile.min_gpu_memory_mb is not None:
         found = [gpu for gpu in found if gpu.memory_total_mb >= profile.min_gpu_memory_mb]
+    if each_gpu is not None:
+        found = [gpu for gpu in found if usable_bytes(gpu.memory_total_mb) >= each_gpu.total]
     if heard is None or not heard.foreign_mb:
         return found
     return [gpu for gpu in found if heard.foreign_mb.get(gpu.uuid, 0) <= FOREIGN_MB]
@@ -249,11 +262,14 @@ def query(
     free: Free,
     heard: Heard | None,
     regions: tuple[str, ...],
+    each_gpu: Need | None,
     gang: str | None,
 ) -> Query:
     """With the GPUs it would be given."""
-    usable = usable_gpus(profile, free, heard)
+    usable = usable_gpus(profile, free, heard, each_gpu)
     chosen = None
     if profile.gpu_class is not None and usable and len(usable) >= profile.gpus_per_node:
         chosen = choose(machine.facts, usable, profile.gpus_per_node, profile.gpu_class)
-    return Query(machine, profile, source, weights, version, mirrors, free, usable, chosen, heard, regions, gang)
+    return Query(
+        *(machine, profile, source, weights, version, mirrors, free, usable, chosen, heard, regions, each_gpu, gang)
+    )

@@ -87,12 +87,12 @@ def _machine_named(state: State, machine_id: str) -> Machine:
 
 
 def _define(state: State, command: DefineModel, now: datetime) -> Event | None:
+    model = state.facts.models.get(command.spec.name)
+    if model is not None and not model.removed and model.declared == command.spec:
+        return None  # it was judged when it was defined
     found = problems(state, command.spec)
     if found:
         raise Refused(found)
-    model = state.facts.models.get(command.spec.name)
-    if model is not None and not model.removed and model.declared == command.spec:
-        return None
     return ModelDefined(at=now, model=command.spec.name, spec=command.spec, fingerprint=fingerprint(command.spec))
 
 
