@@ -21,7 +21,7 @@ COMMANDS = {
     "model": ("cli.models:model", "Models: list, show, plan, define, scale, stop, start, restart, promote, remove."),
     "explain": ("cli.models:explain", "Why a model runs where it runs, or nowhere, now or at a time."),
     "plan": ("cli.whatif:plan", "What a change would start, stop and move, without making it."),
-    "node": ("cli.nodes:node", "Nodes: list, cordon, drain, uncordon, lend, reclaim."),
+    "node": ("cli.nodes:node", "Nodes: list, show, cordon, drain, lend, restart, settings, remove-weights, doctor."),
     "system": ("cli.nodes:system", "The whole cluster: stop, start; power of a rack."),
     "logs": ("cli.nodes:logs", "What an agent or an engine printed, from the machine it is on."),
     "org": ("cli.tenancy:org", "Organisations: list, create, remove."),

@@ -7,6 +7,7 @@ import asyncio
 import click
 
 from cli.cluster import Cluster, on_cluster
+from cli.errands import remove_weights, restart, settings
 from cli.failure import Failed
 from libs.events.commands import (
     CapRack,
@@ -44,6 +45,10 @@ def node() -> None:
     """Nodes: the machines that run engines."""
 
 
+for _command in (restart, settings, remove_weights):
+    node.add_command(_command)
+
+
 @node.command("list")
 @on_cluster
 async def list_nodes(cluster: Cluster) -> None:
@@ -52,6 +57,29 @@ async def list_nodes(cluster: Cluster) -> None:
     columns = [("NODE", "machine_id"), ("STATE", "state"), ("CORES", "cpu_count"), ("FREE", "cores_free")]
     columns += [("MEMORY MB", "memory_total_mb"), ("FREE MB", "memory_free_mb"), ("GPUS", "gpus"), ("RUNS", "shards")]
     cluster.out.rows(answer.nodes, columns, "no node has registered: is a node agent running?")
+
+
+@node.command("show")
+@click.argument("name")
+@on_cluster
+async def show(cluster: Cluster, name: str) -> None:
+    """One node: what it is, what runs there, which weights it holds, what is wrong with it."""
+    nodes = (await cluster.ask(ListNodes(), NodesAnswer)).nodes
+    one = next((one for one in nodes if one.machine_id == name), None)
+    if one is None:
+        raise Failed(f"there is no node {name!r}: there are {', '.join(n.machine_id for n in nodes) or 'none'}")
+    gpus = f", {len(one.gpus)} GPUs ({', '.join(sorted(set(one.gpus)))})" if one.gpus else ""
+    lines = [
+        f"{name}: {one.state} at {one.address}",
+        f"  {one.cores_free} of {one.cpu_count} cores, {one.memory_free_mb:,} of {one.memory_total_mb:,} MB free{gpus}",
+    ]
+    lines += [f"  label {label}: {value}" for label, value in one.labels.items()]
+    lines += [f"  changed setting {setting}: {value}" for setting, value in one.changed_settings.items()]
+    lines += [f"  runs {shard}" for shard in one.shards]
+    lines += [f"  holds {held.weights} ({held.size_bytes / 1e9:.2f} GB)" for held in one.weights]
+    lines += [f"  was asked (#{errand.number}) {errand.errand.kind.replace('_', ' ')}" for errand in one.errands]
+    lines += [f"  problem: {problem}" for problem in one.problems]
+    cluster.out.one(one, lines)
 
 
 @node.command("cordon")

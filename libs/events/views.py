@@ -8,6 +8,7 @@ from typing import Literal
 from .budget import LevelBudget
 from .contract import Value
 from .library import WeightFile
+from .machine import WeightsHere
 from .node import Errand
 from .tenancy import Price, Role
 
@@ -132,6 +133,14 @@ class NodeView(Value, frozen=True, kw_only=True):
     cores_free: int = 0
     memory_free_mb: int = 0
     shards: tuple[str, ...] = ()
+    weights: tuple[WeightsHere, ...] = ()
+    """Versions it holds."""
+    errands: tuple[ErrandWanted, ...] = ()
+    """What it was asked to do and has not ended."""
+    changed_settings: dict[str, str] = {}
+    """Of its agent, by an operator; each value as JSON."""
+    problems: tuple[str, ...] = ()
+    """What of it is worse than it should be, or keeps a GPU out of placement, as sentences."""
 
 
 class ReplicaView(Value, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ READING = (
     ("model", "show", "sim-chat"),
     ("explain", "sim-chat"),
     ("node", "list"),
+    ("node", "show", "sim-1"),
     ("org", "list"),
     ("team", "list"),
     ("project", "list"),
@@ -50,6 +51,11 @@ def test_what_only_reads_prints_text_and_json(cluster: Cluster, command: tuple[s
         (("explain", "nope"), "nope"),
         (("model", "scale", "nope", "2"), "nope"),
         (("node", "drain", "nope"), "nope"),
+        (("node", "restart", "nope"), "nope"),
+        (("node", "show", "nope"), "there is no node 'nope': there are "),
+        (("node", "settings", "sim-2", "stop_grace_s"), "'stop_grace_s' is no change: state SETTING=VALUE"),
+        (("node", "settings", "sim-2", "data_dir=/tmp"), "data_dir: it is set where the agent is started"),
+        (("node", "remove-weights", "sim-2", "nope@1"), "there are no weights nope@1 on this machine"),
         (("logs", "nope"), "nothing is called 'nope': nodes are "),
         (("key", "create", "demo/demo/nope"), "demo/demo/nope"),
         (("key", "revoke", "k-nope"), "k-nope"),
@@ -204,6 +210,20 @@ def test_weights_are_imported_and_removed_by_hand(cluster: Cluster, tmp_path: Pa
 
     cluster.text("library", "remove", "tiny", listed["version"])
     assert "tiny" not in {one["name"] for one in cluster.json("library", "list")}
+
+
+def test_a_node_does_what_it_is_asked_once(cluster: Cluster) -> None:
+    runs = {row["machine_id"]: row["shards"] for row in cluster.json("node", "list")}
+    assert "start " in cluster.text("node", "restart", "sim-2")
+    assert "in effect" in cluster.text("node", "settings", "sim-2", "labels={rack: r9}", "--reason", "it was moved")
+    eventually_shown = cluster.text("node", "show", "sim-2")
+    assert "changed setting labels" in eventually_shown
+    cluster.text("node", "settings", "sim-2", "labels=")
+    machine_id, shard = next((machine_id, shards[0]) for machine_id, shards in runs.items() if shards)
+    assert "its engine is process" in cluster.text("node", "restart", machine_id, "--shard", shard)
+    story = cluster.text("events", "tail", "--no-follow", "-n", "60")
+    assert f"node {machine_id}: the engine of {shard} is to start anew" in story
+    assert "node sim-2: its agent is to start anew" in story
 
 
 def test_a_node_is_cordoned_and_takes_work_again(cluster: Cluster) -> None:

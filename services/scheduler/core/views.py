@@ -18,6 +18,7 @@ from libs.events.views import (
 
 from .demand import on_trial, why_none
 from .demand import wanted as wanted_groups
+from .errands import open_errands
 from .hearing import Hearing
 from .room import Room
 from .state import Machine, Model, Replica, Shard, State
@@ -153,6 +154,10 @@ def node_view(state: State, machine: Machine) -> NodeView:
         cores_free=free.cores,
         memory_free_mb=free.memory_mb,
         shards=tuple(sorted({*state.held.get(facts.machine_id, ()), *machine.orphans})),
+        weights=facts.weights,
+        errands=open_errands(machine),
+        changed_settings=facts.changed_settings,
+        problems=(*facts.problems, *(problem for gpu in facts.gpus for problem in gpu.problems)),
     )
 
 

@@ -1,0 +1,111 @@
+"""``llmgw node restart``, ``settings`` and ``remove-weights``: what a node's agent is asked to do once."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import click
+import msgspec
+import yaml
+
+from cli.cluster import Cluster, on_cluster
+from cli.failure import Failed
+from libs.bus import Delivery
+from libs.events.commands import GiveErrand
+from libs.events.machine import MachineErrandEnded
+from libs.events.node import Errand
+from libs.events.subjects import pattern_of
+
+patience = click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0),
+    default=120,
+    show_default=True,
+    help="Seconds to wait for the node to say how it ended; it goes on all the same.",
+)
+reasoned = click.option("--reason", default="", help="Kept in the log.")
+
+
+@click.command("restart")
+@click.argument("name")
+@click.option("--shard", metavar="SHARD", help="Restart this shard's engine instead of the agent.")
+@reasoned
+@patience
+@on_cluster
+async def restart(cluster: Cluster, name: str, shard: str | None, reason: str, wait_s: float) -> None:
+    """Restart a node's agent, which touches no engine; or one engine, once its requests are done (30 s at most)."""
+    errand = Errand(kind="restart_shard", shard_id=shard) if shard is not None else Errand(kind="restart_agent")
+    await carried_out(cluster, name, errand, reason, wait_s)
+
+
+@click.command("settings")
+@click.argument("name")
+@click.argument("changes", metavar="SETTING=VALUE...", nargs=-1, required=True)
+@reasoned
+@patience
+@on_cluster
+async def settings(cluster: Cluster, name: str, changes: tuple[str, ...], reason: str, wait_s: float) -> None:
+    """Change settings of a node's agent, at once and for good; engines are not touched.
+
+    Values are YAML: `stop_grace_s=30`, `labels={zone: b}`. `SETTING=` goes back to what the agent's own settings say.
+    """
+    await carried_out(cluster, name, Errand(kind="change_settings", settings=read(changes)), reason, wait_s)
+
+
+@click.command("remove-weights")
+@click.argument("name")
+@click.argument("weights", metavar="NAME@VERSION")
+@reasoned
+@patience
+@on_cluster
+async def remove_weights(cluster: Cluster, name: str, weights: str, reason: str, wait_s: float) -> None:
+    """Remove a node's copy of weights that no shard there uses (`llmgw node show NODE` lists what it holds)."""
+    await carried_out(cluster, name, Errand(kind="remove_weights", weights=weights), reason, wait_s)
+
+
+def read(changes: tuple[str, ...]) -> dict[str, str]:
+    """Setting to its value as JSON. Raises Failed."""
+    found: dict[str, str] = {}
+    for change in changes:
+        setting, sign, text = change.partition("=")
+        if not sign or not setting:
+            raise Failed(f"{change!r} is no change: state SETTING=VALUE")
+        try:
+            found[setting] = msgspec.json.encode(yaml.safe_load(text)).decode() if text else ""
+        except (yaml.YAMLError, TypeError) as error:
+            raise Failed(f"{setting}: {text!r} is no YAML value: {error}") from None
+    return found
+
+
+async def carried_out(cluster: Cluster, name: str, errand: Errand, reason: str, wait_s: float) -> None:
+    """Give an errand and tell how it ended. Raises Failed when it was not done, or not told within the time."""
+    outcome = await cluster.send(GiveErrand(machine_id=name, errand=errand, reason=reason))
+    number = outcome.sequence
+    if number is None:
+        raise Failed(f"{name} was asked for this before and has not ended it: `llmgw node show {name}`")
+    told = asyncio.Event()
+    ends: list[MachineErrandEnded] = []
+
+    async def heard(delivery: Delivery) -> None:
+        if isinstance(delivery.message, MachineErrandEnded) and delivery.message.errand == number:
+            ends.append(delivery.message)
+            told.set()
+
+    subject = pattern_of(MachineErrandEnded, machine_id=name)
+    follower = await cluster.bus.follow("EVENTS", [subject], heard, start=number)
+    try:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(told.wait(), wait_s)
+    finally:
+        await follower.stop()
+    if not ends:
+        raise Failed(
+            f"{name} has not said within {wait_s:g} s how it ended (#{number}). It goes on: `llmgw node show {name}` "
+            "shows it for as long as it is open"
+        )
+    end = ends[0]
+    if end.outcome != "done":
+        raise Failed(f"{name}: {end.outcome}: {end.reason}")
+    cluster.out.one(end, [f"{name}: done: {end.reason}"])
