@@ -53,7 +53,10 @@ def choose(candidates: Sequence[C], tried: Iterable[str], now: float, draw: floa
             best.append(candidate)
     if len(best) <= 1:
         return best[0] if best else None
-    left = draw * sum(candidate.weight for candidate in best)
+    whole = 0
+    for candidate in best:
+        whole += candidate.weight
+    left = draw * whole
     for candidate in best:
         left -= candidate.weight
         if left < 0:
