@@ -89,6 +89,8 @@ class Held(Value, frozen=True, kw_only=True):
     """For requests that ended and are not in ``spend``, as far as this gateway has read it: what they cost."""
     counted: int = 0
     """``Spend.counted`` of the account as far as this gateway has read it."""
+    until: int = 0
+    """This gateway's watermark in that."""
 
 
 @registered

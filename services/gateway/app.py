@@ -18,6 +18,7 @@ from .adapters.http import HttpServer
 from .adapters.spool import Spool, SpoolBroken
 from .admin import Admin
 from .asking import Engines
+from .budgets import Budgets
 from .checks import Checks
 from .completions import Completions
 from .core.addresses import networks
@@ -55,6 +56,7 @@ class Gateway:
         except (BadSecret, SpoolBroken, OSError, ValueError) as problem:
             raise Misconfigured(str(problem)) from None
         self._rates = Rates(bus, gateway_id)
+        self._budgets = Budgets(bus, self._rates, self._spool)
         self._keys = Keys(bus)
         self._routes = Routes(bus, self._rates.in_flight, secret, settings.connect_timeout_s)
         self._policies = Policies(bus)
@@ -70,6 +72,7 @@ class Gateway:
             routes=self._routes,
             policies=self._policies,
             rates=self._rates,
+            budgets=self._budgets,
             spool=self._spool,
             checks=self._checks,
             engines=self._engines,
@@ -92,14 +95,14 @@ class Gateway:
         if self._spool.cut:
             log.warning("%d requests were cut when this gateway ended; they are in the ledger as such", self._spool.cut)
             metrics.CUT.inc(self._spool.cut)
-        for view in (self._policies, self._keys, self._routes):
+        for view in (self._policies, self._budgets, self._keys, self._routes):
             await view.start()
         await self._rates.start(self._own_in_flight, self._waiting.counts)
         await self._checks.start()
         self._publisher.start()
         loops = (self._engines.sweep(), self._keep_alives.run(), self._measure())
         self._background = [asyncio.create_task(one) for one in loops]
-        for view in (self._policies, self._keys, self._routes):
+        for view in (self._policies, self._budgets, self._keys, self._routes):
             await view.caught_up()
         await self._http.start()
         self._started = True
@@ -117,7 +120,7 @@ class Gateway:
         await self._publisher.stop()
         await self._checks.stop()
         await self._rates.stop()
-        for view in (self._routes, self._keys, self._policies):
+        for view in (self._routes, self._keys, self._budgets, self._policies):
             await view.stop()
         self._spool.close()
 

@@ -16,6 +16,7 @@ from . import metrics
 from .adapters.spool import Spool
 from .adapters.upstream import Abandoned, Connection, UpstreamFailure
 from .asking import Engines, Retryable
+from .budgets import Budgets
 from .call import SSE, Call
 from .checks import Checks, fits
 from .core import body as bodies
@@ -55,6 +56,7 @@ class Completions:
         routes: Routes,
         policies: Policies,
         rates: Rates,
+        budgets: Budgets,
         spool: Spool,
         checks: Checks,
         engines: Engines,
@@ -67,6 +69,7 @@ class Completions:
         self._policies = policies
         self._rates = rates
         self._limits = Limits(rates)
+        self._budgets = budgets
         self._spool = spool
         self._checks = checks
         self._engines = engines
@@ -112,6 +115,8 @@ class Completions:
         _check(asked, media, served, kind)
         meter.about(asked.model, served.route.model, bool(asked.stream), len(body))
         try:
+            if key.budgets:
+                meter.hold = self._budgets.hold(key, kind, asked, served, len(body), call.started_at)
             self._limits.admit(call, key)
             try:
                 body = await self._judged(call, key, asked, served, body)
@@ -360,6 +365,7 @@ def _as_far(events: EventStream, meter: Meter) -> Used:
 
 STATUS_OF: dict[str | None, Status] = {
     "rate_limit_exceeded": "refused_limit",
+    "budget_exceeded": "refused_budget",
     "content_policy": "refused_guard",
     "guard_unavailable": "refused_guard",
     "policy_missing": "refused_guard",

@@ -10,6 +10,7 @@ from libs.events.views import KeyView
 
 from . import metrics
 from .adapters.spool import Opened, Spool, SpoolBroken
+from .budgets import Hold
 from .call import Call
 from .core.errors import busy, not_metered
 from .core.kinds import Kind
@@ -22,7 +23,7 @@ class Meter:
 
     __slots__ = (
         *("_body_bytes", "_call", "_closed", "_key", "_kind", "_model", "_model_asked", "_rates", "_slot", "_spool"),
-        *("attempts", "failed_replicas", "first_token_ms", "replica_id", "stream", "tokens", "waited_ms"),
+        *("attempts", "failed_replicas", "first_token_ms", "hold", "replica_id", "stream", "tokens", "waited_ms"),
     )
 
     def __init__(self, spool: Spool, rates: Rates, call: Call, kind: Kind, key: KeyView) -> None:
@@ -45,6 +46,8 @@ class Meter:
         self.first_token_ms: float | None = None
         self.tokens = 0
         """Delivered so far."""
+        self.hold: Hold | None = None
+        """What it holds of budgets."""
 
     def about(self, model_asked: str, model: str, stream: bool, body_bytes: int) -> None:
         self._model_asked = model_asked
@@ -126,8 +129,10 @@ class Meter:
             waited_ms=self.waited_ms,
             failed_replicas=self.failed_replicas,
         )
-        self._spool.closed(self._slot, record)
+        position = self._spool.closed(self._slot, record)
         self._slot = None
+        if self.hold is not None:
+            self.hold.settle(record, position)
         self._call.attributes = {
             "gen_ai.provider.name": "llmgw",
             "gen_ai.request.model": self._model_asked,

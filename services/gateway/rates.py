@@ -12,6 +12,7 @@ from libs.bus import Bus
 from libs.events import Contract
 from libs.events.usage import GatewayRates
 
+from .core.budgets import Spending
 from .core.windows import SILENT_S, Counts
 
 EVERY_S = 0.5
@@ -20,7 +21,7 @@ HURRIED_S = 0.02
 
 
 class Rates:
-    """Requests and tokens by key and project, in-flight requests by replica: here, and everywhere."""
+    """Requests and tokens by key and project, money by budget, in-flight requests by replica: here, and everywhere."""
 
     def __init__(self, bus: Bus, gateway_id: str) -> None:
         self._bus = bus
@@ -29,6 +30,7 @@ class Rates:
         self.tokens = Counts()
         self.in_flight = Counts()
         """Only what the others have; our own is with the targets."""
+        self.spending = Spending(gateway_id)
         self.last_used: dict[str, datetime] = {}
         self._heard: dict[str, float] = {}
         self._hurry = asyncio.Event()
@@ -62,16 +64,17 @@ class Rates:
             self._forget_silent()
 
     async def _tell(self, own_in_flight: Mapping[str, int], waiting: Mapping[str, int]) -> None:
-        now = time.monotonic()
+        now, at = time.monotonic(), datetime.now(UTC)
         await self._bus.tell(
             GatewayRates(
-                at=datetime.now(UTC),
+                at=at,
                 gateway_id=self._gateway_id,
                 requests=self.requests.local(now),
                 tokens=self.tokens.local(now),
                 in_flight=dict(own_in_flight),
                 last_used=dict(self.last_used),
                 waiting=dict(waiting),
+                budgets=self.spending.held(at),
             )
         )
 
@@ -83,6 +86,7 @@ class Rates:
         self.requests.heard(message.gateway_id, message.requests)
         self.tokens.heard(message.gateway_id, message.tokens)
         self.in_flight.heard(message.gateway_id, message.in_flight)
+        self.spending.heard(message.gateway_id, message.budgets)
 
     def _forget_silent(self) -> None:
         since = time.monotonic() - SILENT_S
@@ -90,3 +94,4 @@ class Rates:
             del self._heard[gateway_id]
             for counts in (self.requests, self.tokens, self.in_flight):
                 counts.heard(gateway_id, {})
+            self.spending.silent(gateway_id)

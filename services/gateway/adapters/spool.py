@@ -22,6 +22,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -119,6 +120,8 @@ class Spool:
         self._end = self._start + os.fstat(self._fd).st_size
         self._acked, self._promised = self._read_checkpoint()
         self._open_at: dict[int, int] = {}
+        self.counted: int | None = None
+        """Up to where the ledger has what is here; None: not known. What it does not have is kept, within the bound."""
         self._rows = memoryview(self._table).cast("Q")
         self.cut = self._recover()
         """Requests that were in flight when this gateway died."""
@@ -157,10 +160,11 @@ class Spool:
         """So many tokens are about to be with the client."""
         self._rows[2 * slot + 1] = tokens
 
-    def closed(self, slot: int | None, record: RequestRecord) -> None:
+    def closed(self, slot: int | None, record: RequestRecord) -> int:
         """Write what a request used, and free its slot. Never raises: what cannot be written is kept for later.
 
-        Without a slot no engine was asked: such a record is dropped when it cannot be written.
+        Without a slot no engine was asked: such a record is dropped when it cannot be written. Returns a position:
+        whoever read up to it has read this record.
         """
         line = b"C%s\n" % _encode(record)
         if slot is not None:
@@ -168,6 +172,8 @@ class Spool:
         elif self.backlog_bytes <= self._max_bytes:
             with contextlib.suppress(SpoolBroken):
                 self._write(line)
+        # What is kept for later will stand behind this.
+        return self._end + 1 if self._late else self._end
 
     def _finish(self, slot: int | None, line: bytes) -> None:
         """Write a closing line. Until it is written the slot stays taken: what it counted outlives the process."""
@@ -256,8 +262,23 @@ class Spool:
         """The batch that ends there is on the bus. Segments nobody needs any more are removed. Raises OSError."""
         self._save_checkpoint(end, end)
         needed = min(self._open_at.values(), default=end)
+        if self.counted is not None:
+            needed = min(needed, max(self.counted, self._end - self._max_bytes))
         while len(self._segments) > 1 and self._segments[1] <= min(end, needed):
             self._path(self._segments.pop(0)).unlink(missing_ok=True)
+
+    def closings(self, after: int) -> Iterator[tuple[int, RequestRecord]]:
+        """The closed requests that are still here and end behind a position, with where they end. Raises OSError."""
+        segments = list(self._segments)
+        for start, following in zip(segments, [*segments[1:], self._end], strict=True):
+            if following <= after:
+                continue
+            position = start
+            with self._path(start).open("rb") as segment:
+                for line in segment:
+                    position += len(line)
+                    if position > after and line.startswith(b"C") and (record := _decoded(_closed, line)) is not None:
+                        yield position, record
 
     def _read(self, position: int, size: int) -> bytes:
         """From one segment only; b"" at the end."""

@@ -157,6 +157,36 @@ def test_old_segments_go_when_nothing_in_them_is_needed(tmp_path: Path) -> None:
     spool.close()
 
 
+def test_what_the_ledger_does_not_have_is_there_after_a_kill(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MIB, segment_bytes=2000)
+    spool.counted = 0
+    ends = [spool.closed(spool.opened(opened(f"r{number}")), closed(f"r{number}")) for number in range(40)]
+    assert len(drain(spool)) == 40
+    killed(spool)
+    spool = Spool(tmp_path, MIB, segment_bytes=2000)
+    found = list(spool.closings(0))
+    assert [record.request_id for _, record in found] == [f"r{number}" for number in range(40)]
+    assert [end for end, _ in found] == ends
+    assert [record.request_id for _, record in spool.closings(ends[36])] == ["r37", "r38", "r39"]
+    spool.counted = ends[36]
+    spool.closed(spool.opened(opened("last")), closed("last"))
+    drain(spool)
+    kept = [record.request_id for _, record in spool.closings(0)]
+    assert kept[-4:] == ["r37", "r38", "r39", "last"]
+    assert len(kept) < 15, "segments the ledger has are gone"
+    spool.close()
+
+
+def test_what_is_kept_for_the_ledger_is_bounded(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, 10_000, segment_bytes=2000)
+    spool.counted = 0
+    for number in range(100):
+        spool.closed(spool.opened(opened(f"r{number}")), closed(f"r{number}"))
+        drain(spool)
+    assert sum(file.stat().st_size for file in tmp_path.glob("*.log")) <= 10_000 + 2 * 2000
+    spool.close()
+
+
 def test_over_its_bound_nothing_is_opened_until_it_was_published(tmp_path: Path) -> None:
     spool = Spool(tmp_path, 3000)
     while spool.backlog_bytes <= 3000:

@@ -1,0 +1,133 @@
+"""Hard budgets at the door: nothing is asked of an engine that a budget has no room for."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from libs.bus import Bus
+from libs.events.budget import level_of
+from libs.events.tenancy import Price
+from libs.events.usage import CHARGED, RequestRecord
+from libs.events.views import KeyView, PriceView, Spend
+
+from .adapters.spool import Spool
+from .core.body import Asked
+from .core.budgets import Reservation, Short, Spending
+from .core.errors import over_budget
+from .core.estimate import most_micros, most_tokens
+from .core.kinds import Kind
+from .projections import Copy, Served
+from .rates import Rates
+
+ANY_MODEL = "*"
+
+
+class Prices(Copy[PriceView]):
+    """The newest prices by model."""
+
+    bucket = "prices"
+    kind = PriceView
+
+    def __init__(self, bus: Bus) -> None:
+        super().__init__(bus)
+        self._views: dict[str, PriceView] = {}
+
+    async def _changed(self, model: str, value: PriceView | None) -> None:
+        if value is None:
+            self._views.pop(model, None)
+        elif (known := self._views.get(model)) is None or value.version >= known.version:
+            self._views[model] = value
+
+    def of(self, model: str) -> Price | None:
+        """None: it costs nothing."""
+        view = self._views.get(model) or self._views.get(ANY_MODEL)
+        return None if view is None else view.price
+
+    def cost_micros(self, record: RequestRecord) -> int:
+        """What a request costs; should a price change just now, the ledger has the last word."""
+        price = self.of(record.model)
+        if price is None or record.status not in CHARGED:
+            return 0
+        return price.cost_micros(record.prompt_tokens, record.cached_tokens, record.completion_tokens)
+
+
+class LedgerSums(Copy[Spend]):
+    """What the ledger says was spent. Everything goes straight to where budgets are counted."""
+
+    bucket = "spend"
+    kind = Spend
+
+    def __init__(self, bus: Bus, spending: Spending, spool: Spool) -> None:
+        super().__init__(bus)
+        self._spending = spending
+        self._spool = spool
+
+    async def _changed(self, account: str, value: Spend | None) -> None:
+        if value is not None:
+            self._spending.counted(account, value)
+            self._spool.counted = self._spending.counted_until
+
+
+class Hold:
+    """What one request holds of budgets, until it is written down what it cost."""
+
+    __slots__ = ("_budgets", "_reservation")
+
+    def __init__(self, budgets: Budgets, reservation: Reservation) -> None:
+        self._budgets = budgets
+        self._reservation = reservation
+
+    def settle(self, record: RequestRecord, position: int) -> None:
+        """``record`` ends at a position of the spool."""
+        self._budgets.settle(self._reservation, record, position)
+
+
+class Budgets:
+    """The budgets of keys and of all levels above them, over all gateways."""
+
+    def __init__(self, bus: Bus, rates: Rates, spool: Spool) -> None:
+        self._rates = rates
+        self._spending = rates.spending
+        self._spool = spool
+        self._prices = Prices(bus)
+        self._sums = LedgerSums(bus, rates.spending, spool)
+
+    async def start(self) -> None:
+        await self._prices.start()
+        await self._sums.start()
+
+    async def caught_up(self) -> None:
+        """Returns when prices and sums were read once, and what of this gateway's requests the ledger lacks is held."""
+        await self._prices.caught_up()
+        await self._sums.caught_up()
+        for position, record in self._spool.closings(0):
+            if micros := self._prices.cost_micros(record):
+                self._spending.remember(record.key_id, record.project, micros, position, record.closed_at)
+
+    async def stop(self) -> None:
+        await self._sums.stop()
+        await self._prices.stop()
+
+    def hold(self, key: KeyView, kind: Kind, asked: Asked, served: Served, body_bytes: int, at: datetime) -> Hold:
+        """Take the most a request may cost out of every budget it is under. Raises Fault (402) where one is short."""
+        price = self._prices.of(served.route.model)
+        micros = 0
+        if price is not None:
+            tokens = most_tokens(asked, kind, body_bytes, served.route.context_length, served.max_tokens)
+            micros = most_micros(price, *tokens)
+        reservation = self._spending.reserve(key.budgets, micros, at)
+        if isinstance(reservation, Short):
+            self._rates.hurry()
+            budget = reservation.budget
+            raise over_budget(
+                level_of(budget.account), budget.amount_micros, budget.period, reservation.left, reservation.needed
+            )
+        if reservation.near:
+            self._rates.hurry()
+        return Hold(self, reservation)
+
+    def settle(self, reservation: Reservation, record: RequestRecord, position: int) -> None:
+        """The request ended; see ``Hold``."""
+        self._spending.settle(reservation, self._prices.cost_micros(record), position, record.closed_at)
+        if reservation.near:
+            self._rates.hurry()

@@ -1,0 +1,47 @@
+"""What a request may use at most, before an engine has said anything."""
+
+from __future__ import annotations
+
+import msgspec
+
+from libs.events.tenancy import Price
+
+from .body import Asked
+from .kinds import Kind
+from .raw import present
+
+BYTES_A_TOKEN = 3
+"""Of a body. English has over four, Chinese about three: an estimate that is rather too high."""
+UNSAID_TOKENS = 4096
+"""Of an answer whose request does not say how long it may be, where the model's limit is not lower. Few answers are
+longer, and with a model's whole context nearly every budget would be too short for a single request."""
+
+ANSWERS = frozenset({"openai.chat", "openai.completions", "openai.responses", "anthropic.messages"})
+"""Protocols whose requests have an answer of tokens."""
+
+_elements = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def most_tokens(asked: Asked, kind: Kind, body_bytes: int, context_length: int, max_tokens: int) -> tuple[int, int]:
+    """Prompt and completion tokens. ``max_tokens`` is the model's limit of an answer."""
+    if kind.protocol == "tokenize":
+        return 0, 0
+    prompt = -(-body_bytes // BYTES_A_TOKEN)
+    if kind.protocol not in ANSWERS:
+        return prompt, 0
+    prompts = _prompts(asked)
+    said = max((tokens for _, tokens in asked.limits()), default=min(max_tokens, UNSAID_TOKENS))
+    return min(prompt, prompts * context_length), prompts * (asked.n or 1) * said
+
+
+def most_micros(price: Price, prompt_tokens: int, completion_tokens: int) -> int:
+    """The most so many tokens cost, whether the prompt is cached or not."""
+    return max(price.cost_micros(prompt_tokens, cached, completion_tokens) for cached in (0, prompt_tokens))
+
+
+def _prompts(asked: Asked) -> int:
+    """A text completion may have several, each with an answer of its own."""
+    if not present(asked.prompt) or not bytes(asked.prompt).startswith(b"["):
+        return 1
+    elements = _elements.decode(asked.prompt)
+    return len(elements) if elements and bytes(elements[0])[:1] in b'"[' else 1
