@@ -568,6 +568,19 @@ def test_a_definition_that_does_not_start_is_rolled_back_while_the_old_one_serve
     assert world.model().parked is None
 
 
+def test_a_trial_that_cannot_do_well_any_more_ends_before_its_last_request(world: World) -> None:
+    begin_trial(world)
+    served(world, 500, canary=False)
+    served(world, 1, 1, canary=True)
+    world.settle(20)
+    assert world.model().trial is not None, "1 of 50 is 2 %, which is allowed"
+    served(world, 2, 2, canary=True)
+    world.settle(20)
+    [rolled_back] = world.events(ModelRolledBack)
+    assert rolled_back.reason == "100.0% of its requests failed, 0.0% of the others'"
+    assert (rolled_back.trial.requests, rolled_back.trial.failed) == (2, 2)
+
+
 def test_a_trial_is_ended_by_hand(world: World) -> None:
     begin_trial(world)
     assert isinstance(world.command(RollBackModel(model="m", reason="no")), ModelRolledBack)
