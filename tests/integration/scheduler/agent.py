@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from services.scheduler.app import Scheduler, build
 from services.scheduler.settings import SchedulerSettings
 
 SAMPLE_EVERY_S = 0.5
+COMMAND = ("-m", "cli.main")
 
 
 @asynccontextmanager
@@ -46,11 +47,11 @@ async def scheduler(
 class SchedulerProcess:
     """A scheduler as `llmgw run scheduler`, to be killed."""
 
-    def __init__(self, server: NatsServer, directory: Path, instance: str) -> None:
+    def __init__(self, server: NatsServer, directory: Path, instance: str, program: Sequence[str] = COMMAND) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._out = (directory / f"{instance}.log").open("wb")
+        self._out = (directory / f"{instance}.log").open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "cli.main", "run", "scheduler"],
+            [sys.executable, *program, "run", "scheduler"],
             env=os.environ
             | {
                 "LLMGW_SCHEDULER_NATS_URL": server.url,
