@@ -27,7 +27,7 @@ class Endpoint(Value, frozen=True, kw_only=True):
     weight: int = 1
     """Share of the requests, against the other endpoints."""
     canary: bool = False
-    """It runs a definition on trial: it gets the route's ``canary_percent`` of the requests and nothing else."""
+    """It runs a definition on trial: it gets the route's ``canary_percent``, and more only where no other answers."""
 
 
 class Route(Value, frozen=True, kw_only=True):
