@@ -259,7 +259,8 @@ def explained(answer: ModelExplained) -> Iterator[str]:
     if answer.unplaced is not None:
         yield ""
         yield "not placed:"
-        yield from placement(answer.unplaced)
+        said = answer.unplaced.summary == view.reason  # once is enough
+        yield from placement(msgspec.structs.replace(answer.unplaced, summary="") if said else answer.unplaced)
     if answer.recent:
         yield ""
         yield "lately:"
@@ -272,12 +273,13 @@ def placement(explanation: Explanation) -> Iterator[str]:
     if explanation.summary:
         yield f"  {explanation.summary}"
     turned_away = ", ".join(f"{check} {count}" for check, count in explanation.rejected.items())
-    yield f"  {explanation.considered} nodes considered{f', turned away by: {turned_away}' if turned_away else ''}"
+    machines = "1 machine" if explanation.considered == 1 else f"{explanation.considered} machines"
+    yield f"  {machines} considered{f', turned away by: {turned_away}' if turned_away else ''}"
     for candidate in explanation.candidates:
-        mark = "*" if candidate.machine_id in explanation.chosen else " "
+        chosen = candidate.machine_id in explanation.chosen and not candidate.rejected
         scores = ", ".join(f"{part} {score:.2f}" for part, score in candidate.scores.items())
         why = "; ".join(candidate.rejected) or scores or "fits"
-        yield f"  {mark} {candidate.machine_id} ({candidate.profile}): {why}"
+        yield f"  {'*' if chosen else ' '} {candidate.machine_id} ({candidate.profile}): {why}"
 
 
 def unknown(name: str, known: list[str]) -> str:

@@ -9,6 +9,7 @@ import msgspec
 
 from libs.events.machine import Gpu, MachineRegistered, MachineSample
 
+from .health import usable
 from .memory import USABLE, USABLE_MAIN
 
 MIB = 1 << 20
@@ -152,7 +153,7 @@ def _card(gpu: Gpu, used_mb: int) -> Card:
         share=gpu.memory_total_mb / gpu.mig.card_memory_total_mb if gpu.mig else 1.0,
         peers=frozenset(gpu.nvlink_peers),
         domain=gpu.nvlink_domain,
-        unusable="; ".join(gpu.problems),
+        unusable="" if usable(gpu) else "; ".join(gpu.problems),
     )
 
 

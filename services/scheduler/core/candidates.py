@@ -33,6 +33,7 @@ WORTH = {
     "fit": 1.0,
     "whole": 0.25,
     "plain": 1.0,
+    "sound": 1.0,
     "link": 0.5,
     "near": 0.25,
 }

@@ -10,10 +10,11 @@ from libs.events.library import LibraryVersion
 from libs.events.machine import Gpu
 from libs.events.model import Profile
 from libs.fit import Need
+from libs.fit.health import in_words, usable
 from libs.fit.memory import GIB
 
 from .devices import Chosen, Lacking, choose, compute_capability
-from .fitting import in_words, usable_bytes
+from .fitting import as_sum, usable_bytes
 from .hearing import Heard
 from .room import Free
 from .state import Machine
@@ -139,7 +140,7 @@ def gpu_memory(q: Query) -> str | None:
         return f"needs {needs} MB on each GPU, its GPUs of this class have {most} MB"
     if q.each_gpu is not None and usable_bytes(most) < q.each_gpu.total:
         of = f"{usable_bytes(most) / GIB:.1f} GiB are usable of its GPUs of this class"
-        return f"needs {in_words(q.each_gpu)} on each GPU, {of}"
+        return f"needs {as_sum(q.each_gpu)} on each GPU, {of}"
     return None
 
 
@@ -152,28 +153,27 @@ def gpus(q: Query) -> str | None:
         return None
     if any(check(q) is not None for check in (gpu_class, compute, gpu_memory)):
         return None  # how many are free of what would not do is no matter
-    return (
-        f"needs {_gpus(q.profile.gpus_per_node)} of class {q.profile.gpu_class}, {len(q.gpus)} free of"
-        f" {len(_of_class(q))} ({q.free.gpus_held} held by replicas, {_unfit(q)})"
-    )
+    needs = f"needs {_gpus(q.profile.gpus_per_node)} of class {q.profile.gpu_class}"
+    return f"{needs}, {len(q.gpus)} free of {len(_of_class(q))}{_others(q)}"
 
 
 def _gpus(count: int) -> str:
     return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
-def _unfit(q: Query) -> str:
-    """The cards nobody of ours holds and that cannot be given all the same, and why."""
-    sick = [g for g in _of_class(q) if g.problems]
+def _others(q: Query) -> str:
+    """Who has the cards that are not free, or what keeps them from being given."""
+    sick = [g for g in _of_class(q) if not usable(g)]
     foreign = q.heard.foreign_mb if q.heard is not None else {}
     taken = [g for g in q.free.gpus if g.gpu_class == q.profile.gpu_class and foreign.get(g.uuid, 0) > FOREIGN_MB]
-    if not sick and not taken:
-        return "0 with problems or used by others"
-    said = [f"GPU {g.index}: {g.problems[0]}" for g in sick]
+    counts = ((q.free.gpus_held, "held by replicas"), (len(sick), "with problems"), (len(taken), "used by others"))
+    said = ", ".join(f"{count} {what}" for count, what in counts if count)
+    each = [in_words(g) for g in sick]
     for g in taken:
         holders = q.heard.foreign_holders.get(g.uuid) if q.heard is not None else None
-        said.append(f"GPU {g.index}: {foreign[g.uuid]} MB held by {holders or 'processes that are not ours'}")
-    return f"{len(sick)} with problems, {len(taken)} used by others: " + "; ".join(said)
+        each.append(f"GPU {g.index}: {foreign[g.uuid]} MB held by {holders or 'processes that are not ours'}")
+    details = ": " + "; ".join(each) if each else ""
+    return f" ({said}{details})" if said else ""
 
 
 def nvlink(q: Query) -> str | None:

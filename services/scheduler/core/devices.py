@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from libs.events.machine import Gpu, MachineRegistered
+from libs.fit.health import slow
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -91,14 +92,15 @@ def _instance(facts: MachineRegistered, usable: Sequence[Gpu]) -> Chosen:
     for gpu in usable:
         assert gpu.mig is not None
         free[gpu.mig.card_uuid] = free.get(gpu.mig.card_uuid, 0) + 1
-    best = min(usable, key=lambda gpu: (free[gpu.mig.card_uuid if gpu.mig else ""], gpu.index))
+    best = min(usable, key=lambda gpu: (slow(gpu), free[gpu.mig.card_uuid if gpu.mig else ""], gpu.index))
     assert best.mig is not None
     of_card = sum(gpu.mig is not None and gpu.mig.card_uuid == best.mig.card_uuid for gpu in facts.gpus)
-    return Chosen((best.uuid,), {"whole": round(1.0 - (free[best.mig.card_uuid] - 1) / max(1, of_card), 4)})
+    whole = round(1.0 - (free[best.mig.card_uuid] - 1) / max(1, of_card), 4)
+    return Chosen((best.uuid,), {"sound": 0.0 if slow(best) else 1.0, "whole": whole})
 
 
-def _rank(gpu: Gpu) -> tuple[bool, int, int]:
-    return short_link(gpu), gpu.numa_node if gpu.numa_node is not None else -1, gpu.index
+def _rank(gpu: Gpu) -> tuple[bool, bool, int, int]:
+    return slow(gpu), short_link(gpu), gpu.numa_node if gpu.numa_node is not None else -1, gpu.index
 
 
 def _uuids(gpus: Sequence[Gpu]) -> tuple[str, ...]:
@@ -106,7 +108,7 @@ def _uuids(gpus: Sequence[Gpu]) -> tuple[str, ...]:
 
 
 def _scores(gpus: Sequence[Gpu], whole: float | None) -> dict[str, float]:
-    scores: dict[str, float] = {}
+    scores = {"sound": round(sum(not slow(gpu) for gpu in gpus) / len(gpus), 4)}
     if whole is not None:
         scores["whole"] = round(whole, 4)
     if any(gpu.pcie is not None for gpu in gpus):

@@ -26,6 +26,7 @@ class Fabrics:
 
     def __init__(self, machines: Mapping[str, MachineRegistered]) -> None:
         self._parents: dict[str, str] = {}
+        self._names: dict[str, str] = {}
         for facts in machines.values():
             for port in facts.ports:
                 guids = _guids(port)
@@ -55,6 +56,11 @@ class Fabrics:
         guids = _guids(port)
         return f"sm:{self._find(guids[0])}" if guids else port.network
 
+    def called(self, identity: str) -> str:
+        """A fabric for a person: what operators call it, where they do."""
+        name = self._names.get(identity)
+        return f"{name} ({identity})" if name else identity
+
     def _membership(self, facts: MachineRegistered) -> Membership:
         adapters: dict[str, list[str]] = {}
         rates: dict[str, float] = {}
@@ -76,6 +82,7 @@ class Fabrics:
                 rates[identity] = min(port.rate_gbps, rates.get(identity, port.rate_gbps))
             if port.fabric:
                 named.setdefault(port.fabric, set()).add(identity)
+                self._names.setdefault(identity, port.fabric)
         twice = next((name for name, found in sorted(named.items()) if len(found) > 1), None)
         domain, apart = _domain(facts)
         if twice is not None:

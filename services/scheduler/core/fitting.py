@@ -50,7 +50,7 @@ def on_each_gpu(headers: ModelHeaders | None, profile: Profile, context_length: 
     return need_of(headers, profile, context_length)
 
 
-def in_words(need: Need) -> str:
+def as_sum(need: Need) -> str:
     parts = f"weights {_gib(need.weights)} + context {_gib(need.context)} + engine {_gib(need.engine)}"
     return f"{_gib(need.total)} GiB ({parts})"
 
@@ -108,7 +108,7 @@ def _memory(state: State, spec: ModelSpec, headers: ModelHeaders, profile: Profi
     if profile.gpu_class is None:
         need = None if _says(profile, OF_MEMORY) else need_of(headers, profile, spec.context_length)
         if need is not None and profile.memory_mb is not None and profile.memory_mb * MIB < TOLERANCE * need.total:
-            what = f"{profile.memory_mb} MB, and {headers.name} takes {in_words(need)} of main memory"
+            what = f"{profile.memory_mb} MB, and {headers.name} takes {as_sum(need)} of main memory"
             more = f"state at least {-(-need.total // MIB)}, a shorter context_length or fewer parallel"
             yield Problem(path=f"{at}memory_mb", message=f"{what} for {profile.parallel} requests: {more}")
         return
@@ -122,7 +122,7 @@ def _memory(state: State, spec: ModelSpec, headers: ModelHeaders, profile: Profi
     if need is None or not cards or need.total <= (usable := usable_bytes(max(cards))):
         return
     some = f"each of {profile.nodes * profile.gpus_per_node} GPUs" if profile.gpus_per_node > 1 else "the GPU"
-    what = f"{some} would hold {in_words(need)}, of a {profile.gpu_class} {_gib(usable)} GiB are usable"
+    what = f"{some} would hold {as_sum(need)}, of a {profile.gpu_class} {_gib(usable)} GiB are usable"
     yield Problem(path=f"{at}gpus_per_node", message=f"{what}: {_less(headers, profile, spec.context_length, usable)}")
 
 

@@ -18,12 +18,10 @@ class Gang(msgspec.Struct, frozen=True):
     """The leading one first."""
     adapters: dict[str, tuple[str, ...]]
     scores: dict[str, dict[str, float]]
+    where: str
+    """``on the fabric ib-a (sm:0x…)``"""
     domain: str | None = None
     fabric: str | None = None
-
-    @property
-    def where(self) -> str:
-        return f"in the NVLink domain {self.domain}" if self.domain is not None else f"on the fabric {self.fabric}"
 
 
 def best_gang(
@@ -60,7 +58,7 @@ def _in_domain(
     if len(members) < nodes:
         return None
     chosen = _pick(members, totals, leaves, nodes)
-    gang = Gang(chosen, {}, {m: {} for m in chosen}, domain=name)
+    gang = Gang(chosen, {}, {m: {} for m in chosen}, f"in the NVLink domain {name}", domain=name)
     return (False, -sum(totals[m] for m in chosen), name), gang
 
 
@@ -82,6 +80,7 @@ def _on_fabric(
         chosen,
         {m: fabrics.members[m].adapters[name] for m in chosen},
         {m: {"cable": round(cables[m], 4)} for m in chosen},
+        f"on the fabric {fabrics.called(name)}",
         fabric=name,
     )
     return (True, -sum(worth[m] for m in chosen), name), gang
@@ -107,7 +106,7 @@ def _too_few(
     fabrics: Fabrics, machine_id: str, domains: Mapping[str, list[str]], networks: Mapping[str, list[str]], nodes: int
 ) -> str:
     member = fabrics.members[machine_id]
-    reach = [(len(networks[name]), f"the fabric {name}") for name in member.adapters]
+    reach = [(len(networks[name]), f"the fabric {fabrics.called(name)}") for name in member.adapters]
     if member.domain is not None:
         reach.append((len(domains[member.domain]), f"the NVLink domain {member.domain}"))
     most, where = max(reach, default=(1, "no fabric"))

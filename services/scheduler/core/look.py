@@ -10,6 +10,7 @@ from libs.events import Event
 from libs.events.explanation import Explanation
 from libs.events.model import ModelParked, ModelSpec, ModelUnplaced
 from libs.events.replica import ReplicaDraining, ReplicaPlaced, ReplicaRecovered, ReplicaStopped, ShardPlacement
+from libs.fit.health import must_leave
 
 from .checks import CHANGING
 from .demand import Group, autoscale, forgotten, judge, on_trial, wanted, watched, why_none
@@ -148,8 +149,8 @@ class Look:
                 return f"{machine_id} is {machine.mode}" + (f": {machine.reason}" if machine.reason else "")
             if shard.placement.devices:
                 for gpu in machine.facts.gpus:
-                    if gpu.problems and gpu.uuid in shard.placement.devices:
-                        return f"GPU {gpu.index} of {machine_id} is not to be used: {gpu.problems[0]}"
+                    if gpu.problems and gpu.uuid in shard.placement.devices and (why := must_leave(gpu)):
+                        return f"GPU {gpu.index} of {machine_id} is out of use: {why}"
         return None
 
     # replicas whose machines were lost and are back

@@ -11,6 +11,7 @@ import msgspec
 from libs.events.explanation import MOST_CANDIDATES, Candidate, Explanation
 from libs.events.model import ModelSpec, Profile
 
+from . import words
 from .apart import kept_from
 from .candidates import WORTH, Fit, Need, Table, Tables, look, need
 from .checks import CHECKS
@@ -250,15 +251,17 @@ class Search:
         self, best: Ranked, ranked: Sequence[Ranked], one: _Asked, asked: Sequence[_Asked], wanted: Need
     ) -> Placing:
         considered = len(self._state.facts.machines)
-        fitting = len(one.fits)
-        others = f"the best of {fitting} that could take it" if fitting > 1 else "the only one that could take it"
+        second = next((r for r in ranked if r.machine_id != best.machine_id), None)
+        lead = words.ahead(best.scores, second.scores, WORTH) if second is not None else None
+        next_best = second.machine_id if second is not None else None
+        where = words.where(self._state.facts.machines[best.machine_id].facts, best.fit.devices)
         return Placing(
             explanation=Explanation(
                 considered=considered,
                 rejected=_counted(asked),
                 candidates=_shown([(r.machine_id, r.scores) for r in ranked], one, asked),
                 chosen=(best.machine_id,),
-                summary=f"{best.machine_id} with the profile {one.profile.name}: {others}, of {considered} looked at",
+                summary=words.chosen(where, one.profile.name, considered, len(one.fits), next_best, lead),
             ),
             spots=(Spot(best.machine_id, best.fit.devices),),
             profile=one.profile,
@@ -287,10 +290,7 @@ class Search:
                 rejected=_counted(asked),
                 candidates=_shown([*first, *rest][:SHOWN_WHEN_PLACED], one, asked),
                 chosen=gang.machines,
-                summary=(
-                    f"{', '.join(gang.machines)} with the profile {one.profile.name}, together {gang.where}: the best"
-                    f" of {len(one.fits)} that could take a part, of {considered} looked at"
-                ),
+                summary=words.chosen_together(gang.machines, one.profile.name, gang.where, considered, len(one.fits)),
             ),
             spots=tuple(Spot(m, one.fits[m].devices, gang.adapters.get(m, ())) for m in gang.machines),
             profile=one.profile,
@@ -339,16 +339,14 @@ def _nowhere(asked: Sequence[_Asked], considered: int) -> Explanation:
     if not asked:
         return Explanation(considered=considered, summary="the definition has no profile for it")
     counted = _counted(asked)
-    examples: dict[str, str] = {}
+    examples: dict[str, tuple[str, str]] = {}
     for one in asked:
         for machine_id in sorted(one.turned):
             for check, sentence in one.turned[machine_id].items():
-                examples.setdefault(check, f"{machine_id}: {sentence}")
-    worst = sorted(counted, key=lambda check: (-counted[check], examples[check], check))
-    why = "; ".join(f"{check} turned away {counted[check]} ({examples[check]})" for check in worst)
+                examples.setdefault(check, (machine_id, sentence))
     return Explanation(
         considered=considered,
         rejected=counted,
         candidates=tuple(_rejected(asked, MOST_CANDIDATES)),
-        summary=f"none of {considered} machines can take it: {why}",
+        summary=words.nowhere(considered, counted, examples),
     )

@@ -9,6 +9,7 @@ import msgspec
 
 from libs.events.machine import Gpu
 from libs.events.replica import ShardPlacement
+from libs.fit.health import usable
 
 from .power import watts_of
 from .state import Machine, State
@@ -24,7 +25,7 @@ class Free(msgspec.Struct, frozen=True):
     cores: int
     memory_mb: int
     gpus: tuple[Gpu, ...]
-    """Those that nothing is wrong with, by index."""
+    """Those that new work may go to, by index."""
     gpus_held: int
 
 
@@ -91,7 +92,7 @@ class Room:
             cores -= shard.cores
             memory_mb -= shard.memory_mb
             held.update(shard.devices)
-        gpus = [gpu for gpu in facts.gpus if gpu.uuid not in held and not gpu.problems]
+        gpus = [gpu for gpu in facts.gpus if gpu.uuid not in held and usable(gpu)]
         gpus.sort(key=lambda gpu: gpu.index)
         free = Free(cores, memory_mb, tuple(gpus), len(held))
         self._free[facts.machine_id] = stirred, free

@@ -139,7 +139,7 @@ CASES = (
     ),
     Case(
         "sick-card", "eight cards", model_spec("m", 2, on("h100-80g", 8)), ("well",),
-        {"ill": "1 with problems, 0 used by others: GPU 0: XID 79"},
+        {"ill": "7 free of 8 (1 with problems: GPU 0 is out of use: XID 79"},
     ),
     Case("narrow-pcie", "the wide card first", model_spec("m", 1, on("l40s-48g")), ("narrow",)),
     Case(

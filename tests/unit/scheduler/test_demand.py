@@ -646,7 +646,7 @@ def test_a_card_that_falls_ill_is_left_for_another_and_comes_back(world: World) 
     [other] = world.replicas()
     assert other.shards[f"{other.replica_id}-0"].placement.devices != (device,)
     assert min(least) == 1
-    assert "GPU 0 of g is not to be used: XID 79" in world.events(ReplicaDraining)[0].reason
+    assert "GPU 0 of g is out of use: XID 79" in world.events(ReplicaDraining)[0].reason
     world.append(msgspec.structs.replace(machine.registered, at=world.now))
     world.command(ScaleModel(model="m", scaling=Scaling(min=2)))
     world.settle()

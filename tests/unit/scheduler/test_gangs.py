@@ -78,7 +78,7 @@ def test_one_name_over_two_fabrics_is_two_fabrics(world: World) -> None:
     [unplaced] = world.events(ModelUnplaced)
     assert unplaced.explanation.rejected == {"fabric": 2}
     assert unplaced.explanation.candidates[0].rejected == (
-        "2 machines are needed on one fabric, 1 that could take a part are on the fabric sm:0x1",
+        "2 machines are needed on one fabric, 1 that could take a part are on the fabric ib (sm:0x1)",
     )
 
 

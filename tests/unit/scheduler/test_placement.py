@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from libs.events.commands import CordonNode
@@ -49,7 +50,7 @@ def test_the_figures_of_a_rejection() -> None:
         ({"gpus": 1, "gpus_state": "unverified", "gpus_reason": "NVML: driver mismatch"}, gpu_profile(), "gpu_class",
          "its GPUs cannot be read: NVML: driver mismatch"),
         ({"gpus": 2}, gpu_profile(gpus=3), "gpus",
-         "needs 3 GPUs of class h100-80g, 2 free of 2 (0 held by replicas, 0 with problems or used by others)"),
+         "needs 3 GPUs of class h100-80g, 2 free of 2"),
     ],
 )  # fmt: skip
 def test_each_check(machine: dict[str, Any], profile: Any, check: str, sentence: str) -> None:
@@ -259,4 +260,54 @@ def test_of_a_lost_machine_nobody_keeps_away() -> None:
     [replica] = world.replicas("m")
     world.machines[replica.machines[0]].up = False
     world.wait(20)
+    assert len(world.replicas("m", "ready")) == 1
+
+
+def _say_of_card(world: World, machine_id: str, index: int, *problems: str) -> None:
+    facts = world.state.facts.machines[machine_id].facts
+    gpus = tuple(msgspec.structs.replace(gpu, problems=problems) if gpu.index == index else gpu for gpu in facts.gpus)
+    world.append(msgspec.structs.replace(facts, at=world.now, gpus=gpus))
+
+
+def test_a_suspect_card_gets_nothing_new_and_keeps_what_it_has_until_it_is_well() -> None:
+    world = World()
+    world.machine("a", gpus=1)
+    world.define(model_spec("m", 1, gpu_profile()))
+    world.settle()
+    [replica] = world.replicas("m", "ready")
+    _say_of_card(world, "a", 0, "it reported XID 48 (an error in its memory that could not be corrected)")
+    world.settle()
+    assert [r.replica_id for r in world.replicas("m", "ready")] == [replica.replica_id]
+    world.machines["a"].crash(f"{replica.replica_id}-0")
+    world.settle()
+    assert world.replicas("m", "placed", "ready") == []
+    unplaced = world.model().unplaced
+    assert unplaced is not None
+    assert "GPU 0 is suspect: it reported XID 48" in unplaced.summary
+    _say_of_card(world, "a", 0)
+    world.settle(20)
+    assert len(world.replicas("m", "ready")) == 1
+
+
+def test_a_card_that_is_held_back_comes_last_and_is_used_all_the_same() -> None:
+    world = World()
+    for name in "ab":
+        world.machine(name, gpus=1)
+    _say_of_card(world, "a", 0, "its power limit is 300 of 700 W")
+    world.define(model_spec("m", 1, gpu_profile()))
+    world.settle()
+    [replica] = world.replicas("m", "ready")
+    assert replica.machines == ("b",)
+    assert "before a: the cards there are not slowed down" in replica.explanation.summary
+    world.define(model_spec("n", 1, gpu_profile()))
+    world.settle()
+    assert world.replicas("n", "ready")[0].machines == ("a",)
+
+
+def test_a_program_s_own_error_says_nothing_of_the_card() -> None:
+    world = World()
+    world.machine("a", gpus=1)
+    _say_of_card(world, "a", 0, "XID 31: a program touched memory that is not its own")
+    world.define(model_spec("m", 1, gpu_profile()))
+    world.settle()
     assert len(world.replicas("m", "ready")) == 1

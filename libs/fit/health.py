@@ -1,0 +1,78 @@
+"""What is done about a card for what its agent says of it: the policy, as a table.
+
+A verdict holds as long as the sentence stands among the card's problems. The agent takes it away once it has verified
+that the card is well again (so long without another error, or a reset), and the card is used again at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from libs.events.machine import Gpu
+
+Verdict = Literal["out", "suspect", "slow", "note"]
+"""``out``: nothing new, and what runs there is moved, its successor ready before it goes. ``suspect``: nothing new,
+what runs stays. ``slow``: taken last. ``note``: used like any other."""
+
+WORST: tuple[Verdict, ...] = ("out", "suspect", "slow", "note")
+
+XIDS: dict[int, Verdict] = {
+    **dict.fromkeys((62, 64, 79, 95, 119, 120, 140, 143), "out"),
+    # What they hit has ended by itself; a card that reports one now and then is not worth moving everything for.
+    **dict.fromkeys((48, 74, 92, 94), "suspect"),
+    # Of the program on the card, or of an earlier error told otherwise.
+    **dict.fromkeys((13, 31, 32, 43, 45, 63, 68, 69), "note"),
+}
+"""Errors of NVIDIA's driver by number, after its list of them; one that is not here is suspect."""
+
+SENTENCES: tuple[tuple[str, Verdict], ...] = (
+    (r"row remap failed|no spare rows", "out"),
+    (r"(row|page) of its memory is (replaced|retired) only when it is reset|remap pending", "out"),
+    (r"\blinked at\b|\blanes\b|PCIe generation", "slow"),
+    (r"power (cap|limit|brake)|\bcapped\b", "slow"),
+    (r"\bthrottl|too hot|\bslows? down", "slow"),
+)
+"""What a sentence of the agent's holds; the first that fits. One that fits none: the card cannot be used."""
+
+_XID = re.compile(r"\bXID (\d+)")
+
+
+def verdict(problem: str) -> Verdict:
+    """On one sentence."""
+    xid = _XID.search(problem)
+    if xid is not None:
+        return XIDS.get(int(xid.group(1)), "suspect")
+    return next((said for pattern, said in SENTENCES if re.search(pattern, problem, re.IGNORECASE)), "out")
+
+
+def worst(problems: Sequence[str]) -> tuple[Verdict, str] | None:
+    """The gravest verdict on a card, and the sentence it is about; None: nothing is said of it."""
+    found = [(verdict(problem), problem) for problem in problems]
+    return min(found, key=lambda pair: WORST.index(pair[0])) if found else None
+
+
+def usable(gpu: Gpu) -> bool:
+    """Whether new work may go there."""
+    said = worst(gpu.problems) if gpu.problems else None
+    return said is None or said[0] in ("slow", "note")
+
+
+def slow(gpu: Gpu) -> bool:
+    said = worst(gpu.problems) if gpu.problems else None
+    return said is not None and said[0] == "slow"
+
+
+def must_leave(gpu: Gpu) -> str | None:
+    """Why what runs there is moved; None: it may stay."""
+    said = worst(gpu.problems) if gpu.problems else None
+    return said[1] if said is not None and said[0] == "out" else None
+
+
+def in_words(gpu: Gpu) -> str:
+    """Why nothing new goes there, for a card of which that is so."""
+    said = worst(gpu.problems)
+    assert said is not None
+    kind = "suspect" if said[0] == "suspect" else "out of use"
+    return f"GPU {gpu.index} is {kind}: {said[1]}"
