@@ -29,7 +29,7 @@ from .core.kinds import Kind
 from .core.protocols.events import BadStream
 from .core.raw import present
 from .core.sse import EventStream, Overlong
-from .core.usage import Used, answer_in
+from .core.usage import answer_in
 from .door import Door, Handler, may_use, open_to
 from .keepalive import KeepAlives
 from .limits import Limits
@@ -286,7 +286,7 @@ class Completions:
             meter.first_token_ms = call.elapsed_ms
             while not events.finished and events.failure is None:
                 if out:
-                    meter.delivering(events.tokens)
+                    meter.delivering(events.tokens, events.usage)
                     if not call.answered:
                         await call.begin(200, SSE)
                     await call.write(out, True)
@@ -318,7 +318,7 @@ class Completions:
         if not events.complete:
             await self._cut_short(call, meter, events, say, out, errors.upstream_broken())
             raise UpstreamFailure("closed", "the stream ended without an end")
-        meter.delivering(events.tokens)
+        meter.delivering(events.tokens, events.usage)
         used = events.usage.used() if events.usage is not None else meter.estimate()
         out += say.feed(events.close(used))
         meter.close("ok", 200, used)
@@ -330,8 +330,8 @@ class Completions:
         self, call: Call, meter: Meter, events: EventStream, say: Events, out: bytes, fault: Fault
     ) -> None:
         """The engine failed after content went out: say so in the stream."""
-        meter.delivering(events.tokens)
-        meter.close("upstream_error", 200, _as_far(events, meter))
+        meter.delivering(events.tokens, events.usage)
+        meter.close("upstream_error", 200)
         if not call.answered:
             await call.begin(200, SSE)
         await call.write(out + say.fail(fault), False)
@@ -352,15 +352,6 @@ UNTRANSLATED = _Untranslated()
 
 def _saying(spoken: Spoken | None) -> Events:
     return spoken.events() if spoken is not None and spoken.events is not None else UNTRANSLATED
-
-
-def _as_far(events: EventStream, meter: Meter) -> Used:
-    """An engine that reports usage with every event has said what it used until now."""
-    if events.usage is None:
-        return meter.estimate()
-    used = events.usage.used()
-    used.completion = max(used.completion, events.tokens)
-    return used
 
 
 STATUS_OF: dict[str | None, Status] = {

@@ -14,7 +14,7 @@ from .budgets import Hold
 from .call import Call
 from .core.errors import busy, not_metered
 from .core.kinds import Kind
-from .core.usage import Used, estimate_prompt
+from .core.usage import Usage, Used, estimate_prompt
 from .rates import Rates
 
 
@@ -23,7 +23,8 @@ class Meter:
 
     __slots__ = (
         *("_body_bytes", "_call", "_closed", "_key", "_kind", "_model", "_model_asked", "_rates", "_slot", "_spool"),
-        *("attempts", "failed_replicas", "first_token_ms", "hold", "replica_id", "stream", "tokens", "waited_ms"),
+        *("_told", "attempts", "failed_replicas", "first_token_ms", "hold"),
+        *("replica_id", "stream", "tokens", "waited_ms"),
     )
 
     def __init__(self, spool: Spool, rates: Rates, call: Call, kind: Kind, key: KeyView) -> None:
@@ -46,6 +47,7 @@ class Meter:
         self.first_token_ms: float | None = None
         self.tokens = 0
         """Delivered so far."""
+        self._told: Usage | None = None
         self.hold: Hold | None = None
         """What it holds of budgets."""
 
@@ -82,14 +84,22 @@ class Meter:
         except SpoolBroken:
             raise not_metered() from None
 
-    def delivering(self, tokens: int) -> None:
-        """So many tokens in all will be with the client after the next write."""
+    def delivering(self, tokens: int, told: Usage | None) -> None:
+        """So many tokens in all will be with the client after the next write.
+
+        ``told``: what the engine said until now that it used; None where it says so at the end only.
+        """
         self.tokens = tokens
+        self._told = told
         if self._slot is not None:
             self._spool.delivered(self._slot, tokens)
 
     def estimate(self) -> Used:
-        """When the engine did not say: what was delivered, and a guess at the prompt; nothing for nothing."""
+        """Of an answer without an end: what was delivered, and the prompt as the engine said, or else a guess at it."""
+        if self.tokens and self._told is not None:
+            used = self._told.used()
+            used.completion = max(used.completion, self.tokens)
+            return used
         prompt = estimate_prompt(self._body_bytes) if self.tokens else 0
         return Used(prompt=prompt, completion=self.tokens, estimated=True)
 

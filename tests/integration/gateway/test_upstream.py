@@ -135,7 +135,7 @@ async def test_heads_are_ours_in_both_directions(gateway: Client, recorder: Reco
 
 
 async def test_an_error_has_none_of_the_engines_headers(gateway: Client, recorder: Recorder) -> None:
-    """Both endpoints refuse; only how long to wait is the engine's."""
+    """Both endpoints refuse; how long to wait is said by the gateway."""
     for n, path in enumerate(PATHS):
         for status in ("400", "429", "500"):
             recorder.fault = status  # type: ignore[assignment]
