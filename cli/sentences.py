@@ -264,7 +264,8 @@ def _shard_loading(e: shard.ShardLoading) -> str:
 @_says(shard.ShardReady)
 def _shard_ready(e: shard.ShardReady) -> str:
     engine = f" ({e.engine} {e.engine_version})".replace(" )", ")") if e.engine else ""
-    return f"{e.machine_id} has {e.model} ready after {_seconds(e.loaded_ms)} at {e.url}{engine}"
+    layers = f", {e.gpu_layers} of its {e.layers} layers on GPUs" if e.gpu_layers and e.layers else ""
+    return f"{e.machine_id} has {e.model} ready after {_seconds(e.loaded_ms)} at {e.url}{engine}{layers}"
 
 
 @_says(shard.ShardAdopted)

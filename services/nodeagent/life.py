@@ -9,20 +9,16 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
-from libs.events.machine import ShardOutput, ShardSample
+from libs.events.machine import ShardOutput
 from libs.events.shard import (
     Phase,
     ShardAdopted,
-    ShardEvent,
     ShardFailed,
     ShardLoading,
     ShardReady,
     ShardStarting,
     ShardStopped,
 )
-from libs.events.views import ShardWanted
 from libs.runtime.secrets import BadSecret
 from libs.runtime.servers.ports import free_port
 
@@ -30,13 +26,14 @@ from . import gpu_memory
 from .adapters import process as processes
 from .adapters.engine import EngineClient
 from .adapters.output import last_lines
-from .adapters.process import StillRunning, Usage
+from .adapters.process import StillRunning
 from .core import sentences
 from .core.engines import Engine, Place, environment
-from .core.readings import Readings
-from .core.record import ENDED, PHASES, EngineProcess, ShardRecord
+from .core.layout import Layout, fell_back
+from .core.record import ENDED, EngineProcess, ShardRecord
 from .node import Failure, Node
 from .readiness import until_serving
+from .shard_state import ShardState
 from .vigil import Vigil
 from .weights import brought
 
@@ -56,34 +53,24 @@ _RENEWED_AFTER_S = 30.0
 
 _RETRY_S = 5.0
 
+_LOADING = 1000
+"""Output lines an engine prints while it loads, and some more."""
+
 _TAIL = 50
 """Output lines told when an engine failed."""
 
 
-class ShardLife:
+class ShardLife(ShardState):
     """Runs one shard. Its record is on disk before each step; ``changed`` is called whenever its phase changed."""
 
     def __init__(self, node: Node, record: ShardRecord, changed: Callable[[], None]) -> None:
-        self._node = node
-        self._changed = changed
+        super().__init__(node, record, changed)
         self._task: asyncio.Task[None] | None = None
         self._client: EngineClient | None = None
         self._engine: Engine | None = None
-        self._vigil: Vigil | None = None
-        self.record = record
-        self.usage: Usage | None = None
-        self.cpu_cores: float | None = None
         self.ready = False
         self._draining = False
         self._used_before_mb: dict[str, int] = {}
-
-    @property
-    def wanted(self) -> ShardWanted:
-        return self.record.wanted
-
-    @property
-    def ended(self) -> bool:
-        return self.record.phase in ENDED
 
     def begin(self) -> None:
         """Bring the shard up; its record says that nothing of it runs yet."""
@@ -126,33 +113,6 @@ class ShardLife:
         self.ready = False
         self._task = asyncio.create_task(
             self._live(lambda: self._begin_anew(earlier)), name=f"shard {self.wanted.shard_id}"
-        )
-
-    def measured(self, usage: Usage | None, elapsed_s: float) -> None:
-        """Take what its processes use, ``elapsed_s`` after the last time."""
-        before, self.usage = self.usage, usage
-        if usage is not None and before is not None and elapsed_s > 0:
-            self.cpu_cores = max(0.0, usage.cpu_s - before.cpu_s) / elapsed_s
-        else:
-            self.cpu_cores = None
-
-    def sample(self) -> ShardSample:
-        """How it is doing. What is not known is left out."""
-        usage, standing = self.usage, None
-        if self.record.phase == "fetching" and self.wanted.weights is not None:
-            standing = self._node.fetching.standing(self.wanted.weights)
-        readings = (self._vigil.readings if self._vigil else None) or Readings()
-        return ShardSample(
-            shard_id=self.wanted.shard_id,
-            rss_mb=usage.rss_mb if usage else None,
-            cpu_cores=self.cpu_cores,
-            running=readings.running,
-            waiting=readings.waiting,
-            kv_used=readings.kv_used,
-            tokens_total=readings.tokens,
-            phase=standing.phase if standing else PHASES.get(self.record.phase),
-            done_bytes=standing.done_bytes if standing else None,
-            total_bytes=standing.total_bytes if standing else None,
         )
 
     # the parts of a life
@@ -262,17 +222,31 @@ class ShardLife:
         spawned = self.record.spawned_at or datetime.now(UTC)
         # A start script may have become the engine by now: what it is called is what an adopter will find.
         named = processes.describe(process.pid) or process
+        layout = self._layout()
         self._report(
             ShardReady,
             pid=process.pid,
             url=self.record.url,
+            backend=layout.backend,
+            gpu_layers=layout.gpu_layers,
+            layers=layout.layers,
             loaded_ms=int((datetime.now(UTC) - spawned).total_seconds() * 1000),
             engine=self.wanted.engine,
             engine_version=self._node.versions.get(self.wanted.engine, ""),
             gpu_memory_mb=held,
         )
-        self._write(phase="ready", process=named)
+        self._write(phase="ready", process=named, layout=layout)
         self.ready = True
+
+    def _layout(self) -> Layout:
+        """Where the engine computes. Raises Failure when it should not compute there."""
+        assert self._engine is not None
+        output = self._node.files.output(self.wanted.shard_id)
+        layout = self._engine.layout(last_lines(output, _LOADING))
+        sentence = fell_back(layout, len(self.wanted.devices))
+        if sentence is not None:
+            raise Failure("loading", sentence)
+        return layout
 
     def _raise_if_dead(self, process: EngineProcess, phase: Phase, when: str) -> None:
         if self._node.processes.running(process):
@@ -389,29 +363,3 @@ class ShardLife:
     def go_on_stopping(self) -> None:
         """An earlier agent was stopping it."""
         self._task = asyncio.create_task(self._stop(None), name=f"stop {self.wanted.shard_id}")
-
-    # what is kept and told
-
-    def _write(self, **changes: Any) -> None:
-        self.record = msgspec.structs.replace(self.record, **changes)
-        self._node.files.write(self.record)
-        if "phase" in changes:
-            log.info("shard %s is %s", self.wanted.shard_id, self.record.phase)
-            self._changed()
-
-    def _report(self, kind: type[ShardEvent], **fields: Any) -> None:
-        record = self.record
-        event = kind(
-            at=datetime.now(UTC),
-            machine_id=self._node.machine_id,
-            shard_id=self.wanted.shard_id,
-            replica_id=self.wanted.replica_id,
-            model=self.wanted.model,
-            generation=record.generation,
-            **fields,
-        )
-        cause = f"{self.wanted.shard_id}:{record.generation}:{kind.__name__}:{record.run}"
-        if kind in (ShardAdopted, ShardReady):
-            # These may happen again to the same run, after another agent took it over.
-            cause += f".{self._node.agent_run}"
-        self._node.outbox.put(event, cause)

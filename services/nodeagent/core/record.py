@@ -10,6 +10,8 @@ import msgspec
 from libs.events import shard
 from libs.events.views import ShardWanted
 
+from .layout import Layout
+
 Phase = Literal["accepted", "fetching", "spawning", "loading", "ready", "renewing", "stopping", "failed", "stopped"]
 
 ENDED: frozenset[Phase] = frozenset({"failed", "stopped"})
@@ -59,6 +61,8 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of the engine that runs or is about to."""
     process: EngineProcess | None = None
     url: str = ""
+    layout: Layout = Layout()
+    """Where its engine computes."""
     fetched_bytes: int = 0
     spawned_at: datetime | None = None
     reason: str = ""

@@ -71,6 +71,8 @@ def parameters(options: argparse.Namespace, library: Any, key: str | None) -> An
     params.ui = False
     # Its download of models is no part of this: weights are here, and checked.
     params.offline = True
+    # Where layers go is said at this level and above; what people ask is not.
+    params.verbosity = 4
     if key:
         params.api_keys = [key]
     for flag in LLAMACPP_OPTIONS:

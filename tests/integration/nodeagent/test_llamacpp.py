@@ -54,8 +54,11 @@ async def test_a_real_model_from_its_weights_to_its_end(box: Box, model: tuple[P
     await box.want(wanted)
     ready = await box.next(ShardReady)
     assert ready.engine_version == machine.engines[0].version
+    assert (ready.backend, ready.gpu_layers, ready.layers) == ("cpu", 0, 19)
 
-    body = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}).encode()
+    body = json.dumps(
+        {"model": "demo", "messages": [{"role": "user", "content": "a secretword"}], "max_tokens": 1}
+    ).encode()
     headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
     request = urllib.request.Request(f"{ready.url}/v1/chat/completions", body, headers)
     answer = await asyncio.to_thread(lambda: urllib.request.urlopen(request).read())
@@ -65,6 +68,7 @@ async def test_a_real_model_from_its_weights_to_its_end(box: Box, model: tuple[P
         return any(one.tokens_total and one.rss_mb and one.running == 0 for s in box.samples for one in s.shards)
 
     await eventually(measured)
+    assert "secretword" not in box.files.output("r-1-0").read_text()
     await box.want()
     await box.next(ShardStopped)
     assert not alive(ready.pid)

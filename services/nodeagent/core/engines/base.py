@@ -11,6 +11,7 @@ from libs.events.machine import FabricPort, Gpu
 from libs.events.views import ShardWanted
 from libs.tuning import argument_problems, environment_problems
 
+from ..layout import Layout
 from ..readings import MetricNames, Readings, read
 
 
@@ -66,6 +67,9 @@ class Engine(Protocol):
     def environment(self, wanted: ShardWanted, place: Place) -> dict[str, str]:
         """What the engine needs in its environment besides what all engines get."""
 
+    def layout(self, output: Sequence[str]) -> Layout:
+        """Where it computes, as it printed while it loaded."""
+
 
 class Prometheus:
     """Part of an engine whose figures are a Prometheus page at ``/metrics``."""
@@ -91,6 +95,9 @@ class Prometheus:
 
     def environment(self, wanted: ShardWanted, place: Place) -> dict[str, str]:
         return {}
+
+    def layout(self, output: Sequence[str]) -> Layout:
+        return Layout()
 
 
 def cores_for(wanted: ShardWanted, cpu_count: int) -> int:

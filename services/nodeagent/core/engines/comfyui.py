@@ -9,6 +9,7 @@ import msgspec
 from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
 
+from ..layout import Layout
 from ..readings import Readings
 from .base import Place, unsafe
 from .python_environment import isolated
@@ -79,3 +80,6 @@ class Comfyui(msgspec.Struct, frozen=True, kw_only=True):
 
     def environment(self, wanted: ShardWanted, place: Place) -> dict[str, str]:
         return isolated(self.python)
+
+    def layout(self, output: Sequence[str]) -> Layout:
+        return Layout()

@@ -9,6 +9,7 @@ import msgspec
 from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
 
+from ..layout import Layout, of_llamacpp
 from ..readings import MetricNames
 from .base import Place, Prometheus, cores_for, unsafe
 from .options import Option, refusal_of
@@ -99,3 +100,6 @@ class LlamaCpp(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
             *(() if any(a.split("=")[0] in ("--cache-ram", "-cram") for a in wanted.args) else ("--cache-ram", "0")),
             *wanted.args,
         ]
+
+    def layout(self, output: Sequence[str]) -> Layout:
+        return of_llamacpp(output)
