@@ -11,7 +11,10 @@ import msgspec
 import pytest
 
 from libs.bus import Bus
+from libs.events.budget import LevelBudget
 from libs.events.policy import PolicySpec
+from libs.events.tenancy import Price
+from libs.events.views import PriceView
 from libs.testing import eventually
 from libs.testing.engine import SimEngine
 from services.gateway.core.breaker import Breaker
@@ -56,6 +59,9 @@ CASES = (
     Case("too large", 413, "request_too_large", fields={"padding": "x" * TOO_LARGE}, word=str(TOO_LARGE)),
     Case("requests a minute", 429, "rate_limit_exceeded", key="sk-rpm", word="requests a minute"),
     Case("tokens a minute", 429, "rate_limit_exceeded", key="sk-tpm", word="tokens a minute"),
+    Case(
+        "budget", 402, "budget_exceeded", key="sk-spent", paths=(*GENERATING, *READING), word="budget of 0.000001 a day"
+    ),
     Case("no endpoint", 503, "no_endpoint", fields={"model": "asleep"}, word="asleep"),
     Case("policy missing", 503, "policy_missing", key="sk-lost", word="lost"),
     Case("engine 400", 400, None, engine={"fail_status": 400}, paths=(*GENERATING, *READING)),
@@ -71,6 +77,10 @@ CASES = (
 async def gateway(world: World, sim_engine: SimEngine, connect_as: Callable[[str], Awaitable[Bus]]) -> Client:
     await world.route(sim_engine, capabilities=())
     await world.route(model="asleep", capabilities=())
+    price = Price(model="*", prompt_micros=2_000, completion_micros=1_000)
+    await world.bus.view("prices", PriceView).put("*", PriceView(price=price, version=1))
+    spent = LevelBudget(account="k-spent", amount_micros=1, period="day")
+    await world.key("sk-spent", key_id="k-spent", budgets=(spent,))
     await world.policy(PolicySpec(name="strict", mode="enforce", fail="closed"))
     await world.key("sk-viewer", key_id="k-viewer", roles=("viewer",))
     await world.key("sk-narrow", key_id="k-narrow", models=("other",))
@@ -146,7 +156,8 @@ async def test_an_engine_that_dies_after_a_word(gateway: Client, sim_engine: Sim
 
 def _knows(gateway: Client) -> bool:
     assert gateway.service is not None
-    return any(view.key_id == "k-strict" for view in gateway.service._keys._by_hash.values())
+    priced = gateway.service._budgets._prices.of("sim") is not None
+    return priced and any(view.key_id == "k-strict" for view in gateway.service._keys._by_hash.values())
 
 
 def _unburdened(gateway: Client) -> None:
