@@ -36,6 +36,7 @@ WORTH = {
     "sound": 1.0,
     "link": 0.5,
     "near": 0.25,
+    "adapter": 0.25,
 }
 """What a score part counts for: weights already there save minutes, and replicas on one node fail together, which
 weighs more than that one failed there lately until it has failed four times."""

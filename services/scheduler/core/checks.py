@@ -266,10 +266,12 @@ def query(
     gang: str | None,
 ) -> Query:
     """With the GPUs it would be given."""
-    usable = usable_gpus(profile, free, heard, each_gpu)
+    could = usable_gpus(profile, free, heard, each_gpu)
     chosen = None
-    if profile.gpu_class is not None and usable and len(usable) >= profile.gpus_per_node:
-        chosen = choose(machine.facts, usable, profile.gpus_per_node, profile.gpu_class)
+    if profile.gpu_class is not None and could and len(could) >= profile.gpus_per_node:
+        ports = machine.facts.ports if profile.nodes > 1 else ()
+        adapters = frozenset(port.adapter for port in ports if port.state == "active")
+        chosen = choose(machine.facts, could, profile.gpus_per_node, profile.gpu_class, adapters)
     return Query(
-        *(machine, profile, source, weights, version, mirrors, free, usable, chosen, heard, regions, each_gpu, gang)
+        *(machine, profile, source, weights, version, mirrors, free, could, chosen, heard, regions, each_gpu, gang)
     )

@@ -60,14 +60,21 @@ def nvlink_groups(gpus: Sequence[Gpu]) -> list[list[Gpu]]:
     return groups
 
 
-def choose(facts: MachineRegistered, usable: Sequence[Gpu], count: int, gpu_class: str) -> Chosen | Lacking:
-    """``count`` of the usable GPUs, which are at least so many."""
+def choose(
+    facts: MachineRegistered, usable: Sequence[Gpu], count: int, gpu_class: str, adapters: frozenset[str] = frozenset()
+) -> Chosen | Lacking:
+    """``count`` of the usable GPUs, which are at least so many; near these network adapters, where there are any."""
     if usable[0].mig is not None:
         return _instance(facts, usable)
+
+    def _rank(gpu: Gpu) -> tuple[bool, bool, float, int, int]:
+        away = 1.0 - (reach(gpu, adapters) or 0.0) if adapters else 0.0
+        return slow(gpu), short_link(gpu), away, gpu.numa_node if gpu.numa_node is not None else -1, gpu.index
+
     linked = any(gpu.nvlink_peers for gpu in facts.gpus if gpu.gpu_class == gpu_class)
     if not linked:
         best = sorted(usable, key=_rank)[:count]
-        return Chosen(_uuids(best), _scores(best, whole=None))
+        return Chosen(_uuids(best), _scores(best, None, adapters))
     free = {gpu.uuid for gpu in usable}
     groups = [
         ([gpu for gpu in group if gpu.uuid in free], len(group))
@@ -78,12 +85,12 @@ def choose(facts: MachineRegistered, usable: Sequence[Gpu], count: int, gpu_clas
         # The fullest group that will do: others stay whole for what needs more.
         group = min(fitting, key=lambda g: (len(g), g[0].index))
         best = sorted(group, key=_rank)[:count]
-        return Chosen(_uuids(best), _scores(best, whole=1.0 - (len(group) - count) / max(1, len(facts.gpus))))
+        return Chosen(_uuids(best), _scores(best, 1.0 - (len(group) - count) / max(1, len(facts.gpus)), adapters))
     if max(size for _, size in groups) >= count:
         most = max(len(group) for group, _ in groups)
         return Lacking("nvlink", f"needs {count} GPUs joined by NVLink, the largest set with free ones has {most}")
     best = sorted(usable, key=_rank)[:count]
-    return Chosen(_uuids(best), _scores(best, whole=0.0))
+    return Chosen(_uuids(best), _scores(best, 0.0, adapters))
 
 
 def _instance(facts: MachineRegistered, usable: Sequence[Gpu]) -> Chosen:
@@ -99,15 +106,20 @@ def _instance(facts: MachineRegistered, usable: Sequence[Gpu]) -> Chosen:
     return Chosen((best.uuid,), {"sound": 0.0 if slow(best) else 1.0, "whole": whole})
 
 
-def _rank(gpu: Gpu) -> tuple[bool, bool, int, int]:
-    return slow(gpu), short_link(gpu), gpu.numa_node if gpu.numa_node is not None else -1, gpu.index
+NEAR = {"PIX": 1.0, "PXB": 0.8, "PHB": 0.6, "NODE": 0.4, "SYS": 0.2}
+
+
+def reach(gpu: Gpu, adapters: frozenset[str]) -> float | None:
+    """How near a card is to the nearest of these adapters, 0 to 1; None: nobody measured."""
+    found = [NEAR.get(where, 0.0) for adapter, where in gpu.adapter_distances.items() if adapter in adapters]
+    return max(found, default=None)
 
 
 def _uuids(gpus: Sequence[Gpu]) -> tuple[str, ...]:
     return tuple(gpu.uuid for gpu in sorted(gpus, key=lambda g: g.index))
 
 
-def _scores(gpus: Sequence[Gpu], whole: float | None) -> dict[str, float]:
+def _scores(gpus: Sequence[Gpu], whole: float | None, adapters: frozenset[str]) -> dict[str, float]:
     scores = {"sound": round(sum(not slow(gpu) for gpu in gpus) / len(gpus), 4)}
     if whole is not None:
         scores["whole"] = round(whole, 4)
@@ -115,4 +127,7 @@ def _scores(gpus: Sequence[Gpu], whole: float | None) -> dict[str, float]:
         scores["link"] = round(sum(not short_link(gpu) for gpu in gpus) / len(gpus), 4)
     if len(gpus) > 1 and any(gpu.numa_node is not None for gpu in gpus):
         scores["near"] = round(1.0 / len({gpu.numa_node for gpu in gpus}), 4)
+    reaches = [found for gpu in gpus if (found := reach(gpu, adapters)) is not None]
+    if reaches:
+        scores["adapter"] = round(sum(reaches) / len(reaches), 4)
     return scores

@@ -27,6 +27,8 @@ from libs.events.model import (
 
 from .state import Model, State, Story, Trial
 
+DECLARED = "it is declared stopped"
+
 
 def _defined(state: State, event: ModelDefined, position: int) -> None:
     model = state.facts.models.get(event.model)
@@ -38,12 +40,16 @@ def _defined(state: State, event: ModelDefined, position: int) -> None:
             born=position,
             created_at=event.at,
             touched=position,
+            stopped=DECLARED if event.spec.stopped else None,
         )
         state.of_model.setdefault(event.model, {})
         state.stories[event.model] = Story()
         return
     if model.removed:
         model.created_at = event.at
+    if event.spec.stopped != model.declared.stopped:
+        # Only where the declaration changes: one said again takes back no command.
+        model.stopped, model.awake = (DECLARED, False) if event.spec.stopped else (None, model.awake)
     if _is_tried(state, model, event):
         model.trial = Trial(spec=event.spec, fingerprint=event.fingerprint, since=event.at, position=position)
     else:

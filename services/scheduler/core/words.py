@@ -19,6 +19,7 @@ LEADS = {
     "link": "the cards' PCIe links are wider",
     "whole": "no larger group of cards is broken up",
     "near": "the cards are nearer to each other",
+    "adapter": "the cards are nearer to the network adapters",
     "cable": "its cable runs at full rate",
 }
 """What a higher score says."""

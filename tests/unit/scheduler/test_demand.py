@@ -627,6 +627,32 @@ def test_a_lent_machine_is_emptied_and_used_again_when_it_is_ours(world: World) 
     assert world.serving() == ["a", "b"]
 
 
+def test_a_model_declared_stopped_runs_once_it_is_started_or_scaled(world: World) -> None:
+    world.machine()
+    world.define(model_spec("m", 1, stopped=True))
+    world.settle()
+    assert world.serving() == []
+    assert route(world.state, world.model()).stopped_reason == "it is declared stopped"
+    world.command(StartModel(model="m"))
+    world.settle()
+    assert len(world.serving()) == 1
+    # Something else of it changes: that it was started is not taken back.
+    world.define(model_spec("m", 1, stopped=True, description="better"))
+    world.settle()
+    assert len(world.serving()) == 1
+    world.define(model_spec("m", 1))
+    world.define(model_spec("m", 1, stopped=True))
+    world.settle()
+    assert world.serving() == []
+    world.command(ScaleModel(model="m", scaling=Scaling(min=2)))
+    world.settle()
+    assert len(world.serving()) == 2
+    world.define(model_spec("m", 2, stopped=True))
+    world.define(model_spec("m", 2))
+    world.settle()
+    assert len(world.serving()) == 2
+
+
 def test_a_card_that_falls_ill_is_left_for_another_and_comes_back(world: World) -> None:
     import msgspec
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from libs.events.model import ModelUnplaced
@@ -183,3 +184,22 @@ def test_a_lost_machine_takes_its_gang_elsewhere(world: World) -> None:
     world.wait(40)
     assert len(world.replicas("big")) == 1
     assert world.machines["b"].shards == {}
+
+
+def test_cards_near_the_network_adapters_are_taken_for_a_replica_over_machines(world: World) -> None:
+    for name in "ab":
+        machine = world.machine(name, gpus=4, fabric="0x1")
+        gpus = tuple(
+            msgspec.structs.replace(gpu, adapter_distances={"mlx5_0": where, "mlx5_9": "PIX"})
+            for gpu, where in zip(machine.registered.gpus, ("SYS", "SYS", "PIX", "PXB"), strict=True)
+        )
+        machine.registered = msgspec.structs.replace(machine.registered, gpus=gpus)
+        world.append(machine.registered)
+    world.define(model_spec("m", 1, gpu_profile(gpus=2, nodes=2)))
+    world.settle()
+    [replica] = world.replicas("m", "ready")
+    assert [s.placement.devices for s in replica.shards.values()] == [
+        ("a-gpu-2", "a-gpu-3"),
+        ("b-gpu-2", "b-gpu-3"),
+    ]
+    assert replica.explanation.candidates[0].scores["adapter"] == 0.9
