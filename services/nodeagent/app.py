@@ -189,7 +189,11 @@ class NodeAgent:
             available_mb=hardware.available_mb(supervisor.reserved_mb(wanted)),
             promised_mb=0 if hardware.simulated else supervisor.promised_mb(wanted),
             gpus=hardware.gpus.gpus,
+            foreign={uuid: self._foreign(held) for uuid, held in hardware.holders().items() if uuid in wanted.devices},
         )
+
+    def _foreign(self, held: dict[int, int | None]) -> dict[int, int | None]:
+        return {pid: mb for pid, mb in held.items() if not processes.is_engine(pid, self._settings.data_dir)}
 
     def _apply(self) -> None:
         """Put changed settings into effect. Engines are not touched."""

@@ -27,7 +27,7 @@ from .adapters.sensors import SensorReadings, Sensors
 from .adapters.surroundings import Surroundings, ThisMachine
 from .background import Background, Inline
 from .core import hardware
-from .core.cards import label, wear_problems
+from .core.cards import label, power_shortfall, wear_problems
 from .core.pcie import shortfall
 from .core.xid import xid_of
 from .settings import NodeAgentSettings
@@ -324,9 +324,10 @@ class Hardware:
 
 
 def link_problems(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
-    """Cards that are linked slower than they could be, one sentence a card."""
+    """Cards that are linked slower, or may draw less, than they could, a sentence for each."""
     cards = {gpu.pci_bus_id or gpu.uuid: gpu for gpu in gpus}
-    return tuple(f"{label(gpu)} is {why}" for gpu in cards.values() if (why := shortfall(gpu.pcie)) is not None)
+    slower = [(gpu, why) for gpu in cards.values() for why in (shortfall(gpu.pcie), power_shortfall(gpu)) if why]
+    return tuple(f"{label(gpu)} is {why}" for gpu, why in slower)
 
 
 def _invented(settings: NodeAgentSettings) -> Invented | None:

@@ -66,6 +66,8 @@ def card(nvml: Any, here: Surroundings, index: int, handles: dict[str, Handle]) 
         nvlink_domain=nvlink_domain(fabric.cluster_uuid, fabric.clique, fabric.state) if fabric else None,
         pcie=_pcie(nvml, here, handle, bus_id),
         ecc_enabled=bool(ecc[0]) if ecc else None,
+        power_limit_watts=_watts(asked(nvml, "nvmlDeviceGetPowerManagementLimit", handle)),
+        power_default_watts=_watts(asked(nvml, "nvmlDeviceGetPowerManagementDefaultLimit", handle)),
     )
     mode = asked(nvml, "nvmlDeviceGetMigMode", handle)
     if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
@@ -77,6 +79,10 @@ def card(nvml: Any, here: Surroundings, index: int, handles: dict[str, Handle]) 
         if (instance := _instance(nvml, whole, handle, device, handles)) is not None
     ]
     return found or [msgspec.structs.replace(whole, problems=(MIG_EMPTY,))]
+
+
+def _watts(milliwatts: int | None) -> int | None:
+    return round(milliwatts / 1000) if milliwatts else None
 
 
 def _instance(nvml: Any, whole: Gpu, card: Any, device: int, handles: dict[str, Handle]) -> Gpu | None:

@@ -130,6 +130,12 @@ def marked(data_dir: Path) -> dict[str, list[Entry]]:
     return found
 
 
+def is_engine(pid: int, data_dir: Path) -> bool:
+    """Whether a process belongs to an engine of this data folder."""
+    mark = _marks(pid)
+    return mark is not None and mark.startswith(mark_of(data_dir, ""))
+
+
 def members(process: EngineProcess | None, mark: str) -> list[Entry]:
     """Every live process of one engine: itself, its session, whoever descends from these, whoever has its mark."""
     everyone = table()

@@ -68,6 +68,18 @@ def wear_problems(wear: GpuWear | None, now: datetime) -> tuple[str, ...]:
     return tuple(found)
 
 
+def power_shortfall(gpu: Gpu) -> str | None:
+    """What a card's power limit costs, as the rest of a sentence; None: nothing."""
+    limit, usual = gpu.power_limit_watts, gpu.power_default_watts
+    if limit is None or usual is None or limit >= usual:
+        return None
+    index = gpu.mig.card_index if gpu.mig is not None else gpu.index
+    return (
+        f"limited to {limit} W of its usual {usual}: it computes slower under load, and is given work last; "
+        f"nvidia-smi -i {index} -pl {usual} lets it draw all of it again"
+    )
+
+
 def nvlink_domain(gpu_cluster: str | None, clique: int | None, state: str) -> str | None:
     """The name of the domain a card has joined, None while it has not."""
     if state != "completed" or gpu_cluster is None:

@@ -121,6 +121,8 @@ class Invented:
             utilisation=(0, 0),
             temperature_c=35,
             power_mw=60_000,
+            power_limit_mw=group.power_limit_watts * 1000 if group.power_limit_watts else None,
+            power_default_mw=group.power_default_watts * 1000 if group.power_default_watts else None,
             throttle=0,
             remapped=(0, 0, 0, 0),
             processes=held,

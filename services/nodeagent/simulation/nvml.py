@@ -63,6 +63,7 @@ class Card(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     memory_temperature_c: int | None = None
     power_mw: int | None = None
     power_limit_mw: int | None = None
+    power_default_mw: int | None = None
     sm_clock_mhz: int | None = None
     throttle: int | None = None
     ecc_uncorrected: int | None = None
@@ -253,6 +254,12 @@ class SimulatedNvml:
 
     def nvmlDeviceGetEnforcedPowerLimit(self, handle: Any) -> int:
         return int(self._of(handle, "power_limit_mw"))
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle: Any) -> int:
+        return int(self._of(handle, "power_limit_mw"))
+
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: Any) -> int:
+        return int(self._of(handle, "power_default_mw"))
 
     def nvmlDeviceGetClockInfo(self, handle: Any, kind: int) -> int:
         return int(self._of(handle, "sm_clock_mhz"))

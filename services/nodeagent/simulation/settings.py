@@ -32,6 +32,9 @@ class SimulatedGpus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     lanes: int | None = None
     """PCIe lanes in use, and below those the card has."""
     card_lanes: int | None = None
+    power_limit_watts: int | None = None
+    power_default_watts: int | None = None
+    """What they may draw, and would as delivered."""
 
 
 class SimulatedFabric(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -189,9 +189,9 @@ async def test_logs_are_answered_from_the_machine_they_are_on(box: Box) -> None:
 
 
 async def test_a_simulated_machine_has_the_hardware_it_was_given(box: Box) -> None:
-    machine = SimulatedMachine(
-        cores=64, memory_mb=1000, gpus=(SimulatedGpus(gpu_class="h100-80g", memory_mb=81559, count=2),)
-    )
+    card = SimulatedGpus(gpu_class="h100-80g", memory_mb=81559)
+    taken_card = msgspec.structs.replace(card, used_mb=30_000, foreign_pid=4242)
+    machine = SimulatedMachine(cores=64, memory_mb=1000, gpus=(taken_card, card))
     box.settings = msgspec.structs.replace(
         box.settings, simulated=machine, engines=("llamacpp", "sim"), labels={"a": "b"}
     )
@@ -206,6 +206,13 @@ async def test_a_simulated_machine_has_the_hardware_it_was_given(box: Box) -> No
     failed = await box.next(ShardFailed)
     assert failed.shard_id == "r-2-0"
     await box.next(ShardReady)
+    # Somebody else has taken the other card since it was chosen.
+    await eventually(lambda: any(sample.gpus and sample.gpus[0].foreign_memory_mb for sample in box.samples))
+    await box.want(shard("r-1-0", devices=(uuid,), memory_mb=800), shard("r-3-0", devices=(registered.gpus[0].uuid,)))
+    taken = await box.next(ShardFailed, 2)
+    assert (taken.shard_id, taken.phase) == ("r-3-0", "refused")
+    assert "30000 MB of GPU" in taken.reason
+    assert "process 4242" in taken.reason
 
 
 async def test_an_agent_without_the_bus_carries_on_and_converges_afterwards(box: Box, nats_server: NatsServer) -> None:

@@ -58,8 +58,8 @@ def test_an_engine_that_does_not_answer_is_busy_while_it_computes() -> None:
 
 def test_room_says_the_arithmetic() -> None:
     wanted = shard(memory_mb=1000)
-    assert room.refusal(wanted, available_mb=1500, promised_mb=400, gpus=()) is None
-    refusal = room.refusal(wanted, available_mb=1500, promised_mb=600, gpus=())
+    assert room.refusal(wanted, available_mb=1500, promised_mb=400, gpus=(), foreign={}) is None
+    refusal = room.refusal(wanted, available_mb=1500, promised_mb=600, gpus=(), foreign={})
     assert refusal is not None
     for figure in ("1000 MB", "900 MB", "1500 MB", "600 MB"):
         assert figure in refusal
@@ -68,8 +68,23 @@ def test_room_says_the_arithmetic() -> None:
 
 def test_a_gpu_that_is_not_here_is_named() -> None:
     here = Gpu(index=0, uuid="GPU-a", name="x", gpu_class="x-1g", memory_total_mb=1)
-    refusal = room.refusal(shard(devices=("GPU-b",)), available_mb=1, promised_mb=0, gpus=[here])
+    refusal = room.refusal(shard(devices=("GPU-b",)), available_mb=1, promised_mb=0, gpus=[here], foreign={})
     assert refusal == "GPU GPU-b is not on this machine (it has GPU-a)"
+
+
+def test_a_gpu_that_others_use_is_not_taken() -> None:
+    here = Gpu(index=0, uuid="GPU-a", name="x", gpu_class="x-1g", memory_total_mb=1)
+    wanted = shard(devices=("GPU-a",))
+
+    def refusal(**held: int | None) -> str | None:
+        foreign = {"GPU-a": {int(pid[1:]): mb for pid, mb in held.items()}, "GPU-b": {1: 5000}}
+        return room.refusal(wanted, available_mb=1, promised_mb=0, gpus=[here], foreign=foreign)
+
+    assert refusal() is None
+    assert refusal(p7=150, p8=None) is None
+    assert refusal(p7=150, p8=400) == (
+        "550 MB of GPU GPU-a are held by process 7, process 8, which is none of the engines here"
+    )
 
 
 @pytest.mark.parametrize(

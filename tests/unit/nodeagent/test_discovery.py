@@ -88,6 +88,15 @@ def test_a_card_in_a_narrow_slot_says_what_it_costs() -> None:
     assert found.gpus[0].problems == (), "it is slower, not unusable"
 
 
+def test_a_card_that_may_draw_less_than_it_was_made_for_says_what_it_costs() -> None:
+    (gpu,) = look("v100").gpus
+    limited = msgspec.structs.replace(gpu, power_limit_watts=200, power_default_watts=300)
+    (problem,) = link_problems((limited,))
+    assert "is limited to 200 W of its usual 300: it computes slower under load" in problem
+    assert "nvidia-smi -i 0 -pl 300" in problem
+    assert link_problems((msgspec.structs.replace(limited, power_limit_watts=300),)) == ()
+
+
 def test_a_driver_that_does_not_match_is_not_zero_gpus(tmp_path: Path) -> None:
     never = look("driver-mismatch")
     assert (never.state, never.gpus) == ("unverified", ())
