@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import signal
 import urllib.error
 import urllib.request
@@ -125,6 +126,24 @@ async def test_an_engine_that_dies_while_serving_is_reported_at_once_and_not_res
     await box.want(shard(), shard("r-2-0"))
     await box.next(ShardReady, 2)
     assert list(box.engine_pids()) == ["r-2-0"]
+
+
+async def test_an_engine_that_dies_in_the_middle_of_an_answer_is_reported(box: Box) -> None:
+    box.start_agent()
+    await box.want(shard(args=("--die-after", "5", "--tok-s", "50")))
+    ready = await box.next(ShardReady)
+    body = b'{"model": "demo", "prompt": "x", "max_tokens": 50, "stream": true}'
+    request = urllib.request.Request(f"{ready.url}/v1/completions", body, {"content-type": "application/json"})
+
+    def read() -> bytes:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return bytes(answer.read())
+
+    with pytest.raises((OSError, http.client.HTTPException)):  # broken off, as the client happens to say it
+        await asyncio.to_thread(read)
+    failed = await box.next(ShardFailed)
+    assert (failed.phase, failed.exit_code) == ("ready", 70)
+    assert box.engine_pids() == {}
 
 
 async def test_a_start_without_progress_ends(box: Box) -> None:
