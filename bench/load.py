@@ -3,6 +3,8 @@
     python -m bench.load URL --model NAME --concurrency 32            closed loop: the next when one is answered
     python -m bench.load URL --model NAME --rate 300                  open loop: Poisson arrivals from a seed
     python -m bench.load URL --model NAME --stream --concurrency 64   streams
+    python -m bench.load URL --model NAME --stream --concurrency 50 --together
+                                                                      all in the same instant, again when all have ended
 
 The engine behind must be the simulated one: its answers are known, so every answer is checked to the letter, with its
 framing, finish reason and usage. A run in which anything else came is not a measurement: see ``errors``.
@@ -215,7 +217,10 @@ class Run:
 
     def _after(self, client: Client) -> None:
         self._in_flight -= 1
-        if self._sending and not self.chosen.rate and clock() < self._until:
+        if self._sending and self.chosen.together and self._in_flight == 0 and clock() < self._until:
+            self._all_at_once([*self._idle, client])
+            return
+        if self._sending and not (self.chosen.rate or self.chosen.together) and clock() < self._until:
             if client.open:
                 self._send(client)
             else:
@@ -225,6 +230,14 @@ class Run:
             self._idle.append(client)
         if not self._sending and self._in_flight == 0:
             self._drained.set()
+
+    def _all_at_once(self, clients: list[Client]) -> None:
+        self._idle = []
+        for client in clients:
+            if client.open:
+                self._send(client)
+            else:
+                self._open_and_send()
 
     def _open_and_send(self) -> None:
         async def later() -> None:
@@ -245,6 +258,9 @@ class Run:
         self._until = self._from + chosen.duration
         if chosen.rate:
             await self._open_loop(clients)
+        elif chosen.together:
+            self._all_at_once(clients)
+            await asyncio.sleep(self._until - clock())
         else:
             loop = asyncio.get_running_loop()
             for index, client in enumerate(clients):
@@ -320,6 +336,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="sim")
     parser.add_argument("--concurrency", type=int, default=1, help="connections; in an open loop the first ones")
     parser.add_argument("--rate", type=float, default=0.0, help="open loop at this many requests a second")
+    parser.add_argument("--together", action="store_true", help="closed loop in rounds: all start in the same instant")
     parser.add_argument("--duration", type=float, default=5.0, help="measured seconds")
     parser.add_argument("--ramp", type=float, default=0.3, help="seconds before, in which the load starts")
     parser.add_argument("--most-in-flight", type=int, default=256, help="open loop: what comes beyond is shed")

@@ -82,6 +82,18 @@ PHASES = (
         ("--stream", "--concurrency", "64", "--tok-s", "500"),
         5.0,
     ),
+    Phase(
+        "p50",
+        "streams of 64 tokens at 100 tokens/s, about 50 at once, arriving at random",
+        ("--stream", "--concurrency", "64", "--rate", "78", "--tok-s", "100", "--ramp", "1"),
+        5.0,
+    ),
+    Phase(
+        "b50",
+        "streams of 64 tokens at 100 tokens/s, 50 that start in the same instant",
+        ("--stream", "--concurrency", "50", "--together", "--tok-s", "100"),
+        5.0,
+    ),
 )
 
 
