@@ -1,4 +1,4 @@
-"""``llmgw price …`` and ``llmgw usage``."""
+"""``llmgw price …``, ``llmgw usage`` and ``llmgw budgets``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,22 @@ import click
 import msgspec
 
 from cli.cluster import Cluster, on_cluster
+from libs.events.budget import money
 from libs.events.commands import DefinePrice
-from libs.events.questions import AskUsage, ListTenancy, TenancyAnswer, UsageAnswer
+from libs.events.questions import AskUsage, BudgetsAnswer, ListBudgets, ListTenancy, TenancyAnswer, UsageAnswer
 from libs.events.tenancy import Price
+
+
+class BudgetLine(msgspec.Struct, frozen=True):
+    """A budget as it is shown: in micro-units for programs, in units of currency for people."""
+
+    level: str
+    period: str
+    amount_micros: int
+    spent_micros: int
+    budget: str
+    spent: str
+    left: str
 
 
 @click.group()
@@ -66,3 +79,24 @@ async def usage(cluster: Cluster, by: str, since: datetime | None, until: dateti
     columns = [(by.upper(), "name"), ("REQUESTS", "requests"), ("PROMPT", "prompt_tokens")]
     columns += [("CACHED", "cached_tokens"), ("COMPLETION", "completion_tokens"), ("COST MICROS", "cost_micros")]
     cluster.out.rows(answer.rows, columns, "nothing has been used in that time")
+
+
+@click.command()
+@on_cluster
+async def budgets(cluster: Cluster) -> None:
+    """Every budget and what is spent of it, in units of the cluster's currency."""
+    answer = await cluster.ask(ListBudgets(), BudgetsAnswer)
+    rows = [
+        BudgetLine(
+            level=row.level,
+            period=row.period,
+            amount_micros=row.amount_micros,
+            spent_micros=row.spent_micros,
+            budget=money(row.amount_micros),
+            spent=money(row.spent_micros),
+            left=money(max(0, row.amount_micros - row.spent_micros)),
+        )
+        for row in answer.rows
+    ]
+    columns = [("LEVEL", "level"), ("PERIOD", "period"), ("BUDGET", "budget"), ("SPENT", "spent"), ("LEFT", "left")]
+    cluster.out.rows(rows, columns, "there is no budget: `llmgw project create ORG/TEAM/PROJECT --budget 25/month`")

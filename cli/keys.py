@@ -12,7 +12,7 @@ import msgspec
 
 from cli.cluster import Cluster, on_cluster
 from cli.tenancy import allowance, allowance_options, path_of
-from libs.events.commands import CreateKey, RevokeKey
+from libs.events.commands import ChangeKey, CreateKey, RevokeKey
 from libs.events.questions import ListTenancy, TenancyAnswer
 from libs.events.tenancy import Allowance, Role
 from libs.runtime.secrets import client_key, key_hash
@@ -65,7 +65,8 @@ async def list_keys(cluster: Cluster) -> None:
     """Every key, by the beginning it is known by."""
     answer = await cluster.ask(ListTenancy(), TenancyAnswer)
     columns = [("KEY", "key_id"), ("BEGINS", "shown"), ("NAME", "name"), ("PROJECT", "project"), ("ROLES", "roles")]
-    columns += [("RPM", "allowance.rpm"), ("TPM", "allowance.tpm"), ("EXPIRES", "expires_at"), ("REVOKED", "revoked")]
+    columns += [("RPM", "allowance.rpm"), ("TPM", "allowance.tpm"), ("BUDGETS", "allowance.budgets")]
+    columns += [("EXPIRES", "expires_at"), ("REVOKED", "revoked")]
     cluster.out.rows(answer.keys, columns, "there is no key yet: `llmgw key create`")
 
 
@@ -94,6 +95,20 @@ async def create(
     cluster.out.one(new, [new.key])
     # On stderr: what is captured is the key alone.
     click.echo(f"This is key {new.key_id}. It is shown this once: keep it now.", err=True)
+
+
+@key.command("change")
+@click.argument("key_id")
+@click.option("--name", default="", help="For people.")
+@click.option("--expires", type=click.DateTime(), help="UTC.")
+@allowance_options
+@on_cluster
+async def change(cluster: Cluster, key_id: str, name: str, expires: datetime | None, **allowed: Any) -> None:
+    """Replace what a key is called, when it expires and what it allows: what is not said here is taken away."""
+    expires_at = expires.replace(tzinfo=UTC) if expires else None
+    wish = ChangeKey(key_id=key_id, name=name, allowance=await allowance(cluster, **allowed), expires_at=expires_at)
+    outcome = await cluster.send(wish)
+    cluster.out.one(outcome, [outcome.message or f"key {key_id}: {outcome.status}"])
 
 
 @key.command("revoke")

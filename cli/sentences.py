@@ -460,6 +460,8 @@ def _allows(allowance: tenancy.Allowance) -> str:
         parts.append(f"{allowance.rpm} requests a minute")
     if allowance.tpm is not None:
         parts.append(f"{allowance.tpm} tokens a minute")
+    if allowance.budgets:
+        parts.append(f"a budget of {' and '.join(map(str, allowance.budgets))}")
     if allowance.policies:
         parts.append(f"under {', '.join(allowance.policies)}")
     return f" with {', '.join(parts)}" if parts else ""

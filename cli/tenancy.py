@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ import click
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.plan import no_policy
+from libs.events.budget import MICROS, PERIODS, Budget
 from libs.events.commands import DefineOrg, DefineProject, DefineTeam, RemoveOrg, RemoveProject, RemoveTeam
 from libs.events.questions import ListPolicies, ListTenancy, PoliciesAnswer, TenancyAnswer
 from libs.events.tenancy import Allowance, OrgSpec, ProjectSpec, TeamSpec
@@ -18,13 +20,45 @@ ALLOWANCE_COLUMNS = [
     ("MODELS", "allowance.models"),
     ("RPM", "allowance.rpm"),
     ("TPM", "allowance.tpm"),
+    ("BUDGETS", "allowance.budgets"),
     ("POLICIES", "allowance.policies"),
 ]
 
 
+class Amount(click.ParamType[Budget]):
+    """``AMOUNT/PERIOD``, in units of the cluster's currency."""
+
+    name = "amount/period"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Budget:
+        if isinstance(value, Budget):
+            return value
+        amount, _, period = str(value).partition("/")
+        if period not in PERIODS:
+            self.fail(f"{value!r} has no period; write 25/day, 25/week, 25/month or 25/total", param, ctx)
+        try:
+            micros = Decimal(amount) * MICROS
+        except InvalidOperation:
+            self.fail(f"{amount!r} is not an amount; write 25/{period} or 0.5/{period}", param, ctx)
+        if not micros.is_finite() or micros != int(micros) or micros < 1:
+            self.fail(f"{amount} is not an amount from 0.000001 up, with six decimals at most", param, ctx)
+        return Budget(amount_micros=int(micros), period=period)
+
+
+AMOUNT = Amount()
+
+
 def allowance_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--model``, ``--rpm``, ``--tpm``, ``--policy``: what a level may do; it only narrows what stands above it."""
+    """``--model``, ``--rpm``, ``--tpm``, ``--budget``, ``--policy``: what a level may do; it only narrows what stands
+    above it."""
     for option in (
+        click.option(
+            "--budget",
+            "budgets",
+            multiple=True,
+            type=AMOUNT,
+            help="What may be spent: 25/month, 0.5/day, 10/week, 100/total; may be repeated for another period.",
+        ),
         click.option("--policy", "policies", multiple=True, help="Guard policy that applies; may be repeated."),
         click.option("--tpm", type=click.IntRange(1), help="Tokens a minute."),
         click.option("--rpm", type=click.IntRange(1), help="Requests a minute."),
@@ -35,7 +69,13 @@ def allowance_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def allowance(
-    cluster: Cluster, *, models: tuple[str, ...], rpm: int | None, tpm: int | None, policies: tuple[str, ...]
+    cluster: Cluster,
+    *,
+    models: tuple[str, ...],
+    rpm: int | None,
+    tpm: int | None,
+    policies: tuple[str, ...],
+    budgets: tuple[Budget, ...],
 ) -> Allowance:
     """What a level allows. Raises Failed for a policy that is not there: under such a name no rule would hold."""
     if policies:
@@ -43,7 +83,7 @@ async def allowance(
         for name in policies:
             if name not in known:
                 raise Failed(no_policy(name, known))
-    return Allowance(models=models or None, rpm=rpm, tpm=tpm, policies=policies)
+    return Allowance(models=models or None, rpm=rpm, tpm=tpm, policies=policies, budgets=budgets)
 
 
 def path_of(text: str, *levels: str) -> list[str]:

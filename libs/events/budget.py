@@ -22,6 +22,9 @@ class Budget(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     period: Period
     """Days, weeks (from Monday) and months turn at midnight UTC; ``total`` never does."""
 
+    def __str__(self) -> str:
+        return f"{money(self.amount_micros)}/{self.period}"
+
 
 class LevelBudget(Value, frozen=True, kw_only=True):
     """A budget with the account it is charged to."""
@@ -30,6 +33,12 @@ class LevelBudget(Value, frozen=True, kw_only=True):
     """One of ``accounts``."""
     amount_micros: int
     period: Period
+
+
+def money(micros: int) -> str:
+    """An amount in units of currency: ``0.0125``."""
+    sign, micros = "-" if micros < 0 else "", abs(micros)
+    return f"{sign}{micros // MICROS}.{micros % MICROS:06}".rstrip("0").rstrip(".")
 
 
 def accounts(key_id: str, project: str) -> tuple[str, str, str, str]:

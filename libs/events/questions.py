@@ -143,6 +143,26 @@ class UsageAnswer(Value, frozen=True, kw_only=True):
 
 
 @registered
+class ListBudgets(Question, frozen=True, kw_only=True, tag="ask.accounting.budgets.v1"):
+    """Every budget, and what is spent of it."""
+
+
+class BudgetRow(Value, frozen=True, kw_only=True):
+    level: str
+    """``project acme/research/chat``"""
+    period: str
+    """The one that holds: ``2026-11``."""
+    amount_micros: int
+    spent_micros: int
+    """As the ledger has it; gateways also count what they are answering."""
+
+
+class BudgetsAnswer(Value, frozen=True, kw_only=True):
+    rows: tuple[BudgetRow, ...]
+    """Those of which most is spent come first."""
+
+
+@registered
 class ListPolicies(Question, frozen=True, kw_only=True, tag="ask.guard.policies.v1"): ...
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine
 
 from libs.bus import Authority, Bus, OwnedView, Snapshot
-from libs.events.questions import AskUsage, ExamineAccounting, ListTenancy
+from libs.events.questions import AskUsage, ExamineAccounting, ListBudgets, ListTenancy
 from libs.events.views import KeyView, PriceView, Spend
 
 from . import core
@@ -40,7 +40,12 @@ class Accounting:
         answers = Answers(self.authority, self._ledger)
         await self._bus.answer(
             "accounting",
-            {ExamineAccounting: answers.examine, ListTenancy: answers.tenancy, AskUsage: answers.usage},
+            {
+                ExamineAccounting: answers.examine,
+                ListTenancy: answers.tenancy,
+                AskUsage: answers.usage,
+                ListBudgets: answers.budgets,
+            },
         )
         self._tasks = [
             asyncio.create_task(self._for_ever("the ledger writer", self._writer.run())),

@@ -5,11 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from libs.bus import Authority
+from libs.events.budget import level_of, period_name
 from libs.events.questions import (
     AskUsage,
+    BudgetRow,
+    BudgetsAnswer,
     ExamineAccounting,
     Examined,
     KeyInfo,
+    ListBudgets,
     ListTenancy,
     TenancyAnswer,
     UsageAnswer,
@@ -17,6 +21,7 @@ from libs.events.questions import (
 from libs.events.refusal import Refused
 
 from .adapters.postgres import NAMES, Ledger, PostgresAway
+from .core.effective import every_budget
 from .core.prices import newest
 from .core.state import State
 
@@ -52,6 +57,28 @@ class Answers:
             ),
             prices=tuple(newest(state.prices)),
         )
+
+    async def budgets(self, _question: ListBudgets) -> BudgetsAnswer:
+        now = datetime.now(UTC)
+        budgets = every_budget(self._authority.state)
+        try:
+            spend = await self._ledger.spend(now, {budget.account for budget in budgets})
+        except PostgresAway as why:
+            raise Refused.one("", f"the ledger cannot be read, PostgreSQL is away ({why}); ask again") from None
+        spent = {one.key_id: one.spent_micros for one in spend}
+        rows = []
+        for budget in budgets:
+            period = period_name(budget.period, now)
+            rows.append(
+                BudgetRow(
+                    level=level_of(budget.account),
+                    period=period,
+                    amount_micros=budget.amount_micros,
+                    spent_micros=spent.get(budget.account, {}).get(period, 0),
+                )
+            )
+        rows.sort(key=lambda row: row.spent_micros / row.amount_micros, reverse=True)
+        return BudgetsAnswer(rows=tuple(rows))
 
     async def usage(self, question: AskUsage) -> UsageAnswer:
         if question.by not in NAMES:

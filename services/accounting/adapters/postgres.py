@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -184,10 +184,12 @@ class Ledger:
                 async with self._writer.transaction():
                     return await self._write(self._writer, entry, at)
 
-    async def spend(self, at: datetime) -> list[Spend]:
-        """What is to be said of every account at a time."""
+    async def spend(self, at: datetime, accounts: Collection[str] | None = None) -> list[Spend]:
+        """What is to be said of accounts, or of every one, at a time."""
         async with self._reading() as connection:
-            return await _read_spend(connection, _SPEND, at)
+            if accounts is None:
+                return await _read_spend(connection, _SPEND, at)
+            return await _read_spend(connection, f"{_SPEND} AND account = ANY($2)", at, list(accounts))
 
     async def usage(self, by: str, since: datetime | None, until: datetime | None) -> list[UsageRow]:
         """Sums of the requests that closed from ``since`` up to before ``until``, by one of NAMES; dearest first."""
@@ -257,10 +259,10 @@ class Ledger:
             raise
 
 
-async def _read_spend(connection: Any, query: str, at: datetime) -> list[Spend]:
+async def _read_spend(connection: Any, query: str, at: datetime, *arguments: Any) -> list[Spend]:
     # Read before the sums, which then never hold less than the watermarks say.
     watermarks = await _read_watermarks(connection)
-    rows = await connection.fetch(query, periods_at(at))
+    rows = await connection.fetch(query, periods_at(at), *arguments)
     return published((Sum(*row) for row in rows), at, watermarks)
 
 

@@ -60,13 +60,18 @@ def narrow(above: Effective, allowance: Allowance, level: str, account: str) -> 
         rpm=rpm,
         tpm=tpm,
         policies=tuple(dict.fromkeys(above.policies + allowance.policies)),
-        budgets=(
-            *above.budgets,
-            *(LevelBudget(account=account, amount_micros=b.amount_micros, period=b.period) for b in allowance.budgets),
-        ),
+        budgets=above.budgets + of_level(account, allowance),
         models_set_by=models_by,
         rpm_set_by=rpm_by,
         tpm_set_by=tpm_by,
+    )
+
+
+def of_level(account: str, allowance: Allowance) -> tuple[LevelBudget, ...]:
+    """The budgets of one level, with what they are charged to."""
+    return tuple(
+        LevelBudget(account=account, amount_micros=budget.amount_micros, period=budget.period)
+        for budget in allowance.budgets
     )
 
 

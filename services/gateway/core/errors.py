@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from libs.events.budget import MICROS, Period
+from libs.events.budget import Period, money
 
 from .protocols.messages_errors import error_object
 
@@ -224,19 +224,15 @@ _A_PERIOD: dict[Period, str] = {"day": "a day", "week": "a week", "month": "a mo
 def over_budget(level: str, amount_micros: int, period: Period, left_micros: int, needed_micros: int) -> Fault:
     """Not 429: clients would try again and again. Figures are in the cluster's currency."""
     whose = "This key" if level.startswith("key ") else f"The {level}"
-    budget = f"its budget of {_money(amount_micros)} {_A_PERIOD[period]}"
+    budget = f"its budget of {money(amount_micros)} {_A_PERIOD[period]}"
     if left_micros > 0:
         said = (
-            f"{whose} has {_money(left_micros)} left of {budget}, and this request may cost {_money(needed_micros)}. "
+            f"{whose} has {money(left_micros)} left of {budget}, and this request may cost {money(needed_micros)}. "
             "Ask for fewer tokens, or ask your administrator for more."
         )
     else:
         said = f"{whose} has spent {budget}. Ask your administrator for more."
     return Fault(402, "budget_exceeded", said, kind="insufficient_quota", headers=[NOT_AGAIN])
-
-
-def _money(micros: int) -> str:
-    return f"{micros // MICROS}.{micros % MICROS:06}".rstrip("0").rstrip(".")
 
 
 def refused_by_policy(rule: str, policy: str | None) -> Fault:

@@ -13,6 +13,7 @@ from cli.apply import plan_lines
 from cli.declared import Item, Weights, read
 from cli.demo import demo_items
 from cli.plan import Change, Current, differences, document, plan, pruning, sections, unknown_policies
+from libs.events.budget import Budget
 from libs.events.commands import DefineModel, DefineTeam, ImportVersion, RemoveModel, RemoveVersion
 from libs.events.model import ModelSpec, Profile, Scaling
 from libs.events.policy import DenyRule, InputRules, PolicySpec, SecretsRule
@@ -166,6 +167,7 @@ def test_the_example_fleet_is_two_machines_and_a_model() -> None:
     assert [(item.kind, item.name) for item in loaded.items] == [("model", "sim-chat"), ("price", "sim-chat")]
 
 
+MONTHLY = Budget(amount_micros=5_000_000, period="month")
 EVERYTHING = Current(
     library=(Weights(name="w", source="path:/w"),),
     versions={"w": ("v1", "v2")},
@@ -176,7 +178,9 @@ EVERYTHING = Current(
     ),
     orgs=(OrgSpec(name="acme", allowance=Allowance(rpm=9)), OrgSpec(name="lone")),
     teams=(TeamSpec(org="acme", name="web"), TeamSpec(org="acme", name="ops", allowance=Allowance(models=("tiny",)))),
-    projects=(ProjectSpec(org="acme", team="web", name="shop", allowance=Allowance(policies=("watch",))),),
+    projects=(
+        ProjectSpec(org="acme", team="web", name="shop", allowance=Allowance(policies=("watch",), budgets=(MONTHLY,))),
+    ),
     models=(MODEL,),
     prices=(Price(model="tiny", prompt_micros=5), Price(model="*")),
 )
