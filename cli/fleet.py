@@ -48,6 +48,9 @@ class Gpus(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lanes: int | None = None
     """PCIe lanes in use, and below those the card has."""
     card_lanes: int | None = None
+    power_limit_watts: int | None = None
+    power_default_watts: int | None = None
+    """What they may draw, and would as delivered."""
 
 
 class Fabric(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -205,5 +208,7 @@ def _gpus(machine: Machine) -> Iterator[Gpu]:
             nvlink_domain=machine.nvlink_domain,
             mig=mig,
             problems=group.problems,
+            power_limit_watts=group.power_limit_watts,
+            power_default_watts=group.power_default_watts,
             pcie=PcieLink(lanes=group.lanes, card_lanes=group.card_lanes) if group.lanes is not None else None,
         )

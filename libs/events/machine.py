@@ -62,7 +62,8 @@ class Gpu(Value, frozen=True, kw_only=True):
     nvlink_peers: tuple[str, ...] = ()
     """UUIDs of the GPUs reached over NVLink."""
     problems: tuple[str, ...] = ()
-    """Sentences that keep the card out of placement. What only makes it slower is among the machine's problems."""
+    """What speaks against using the card, as sentences; what is done about each, docs/scheduling.md says. What only
+    makes it slower is among the machine's problems."""
     nvlink_domain: str | None = None
     """``<cluster uuid>/<clique>`` of the domain across machines that it has joined."""
     nvlink: NvlinkFabric | None = None
@@ -72,6 +73,10 @@ class Gpu(Value, frozen=True, kw_only=True):
     adapter_distances: dict[str, str] = {}
     """Network adapter to how far it is: PIX, PXB, PHB, NODE or SYS, nearest first in this list."""
     ecc_enabled: bool | None = None
+    power_limit_watts: int | None = None
+    """What it is set to draw at most."""
+    power_default_watts: int | None = None
+    """The same, as its maker delivers it."""
 
 
 class FabricPort(Value, frozen=True, kw_only=True):

@@ -36,6 +36,9 @@ SENTENCES: tuple[tuple[str, Verdict], ...] = (
 )
 """What a sentence of the agent's holds; the first that fits. One that fits none: the card cannot be used."""
 
+POWER_LEAST = 0.9
+"""Of its usual power; a card that may draw little less computes as fast as any, but for minutes under full load."""
+
 _XID = re.compile(r"\bXID (\d+)")
 
 
@@ -60,8 +63,14 @@ def usable(gpu: Gpu) -> bool:
 
 
 def slow(gpu: Gpu) -> bool:
+    """Whether it is taken last: by what is said of it, or because it may draw much less than it was made for."""
     said = worst(gpu.problems) if gpu.problems else None
-    return said is not None and said[0] == "slow"
+    return limited(gpu) or (said is not None and said[0] == "slow")
+
+
+def limited(gpu: Gpu) -> bool:
+    limit, usual = gpu.power_limit_watts, gpu.power_default_watts
+    return limit is not None and usual is not None and limit < POWER_LEAST * usual
 
 
 def must_leave(gpu: Gpu) -> str | None:

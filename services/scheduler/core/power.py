@@ -14,8 +14,10 @@ UNKNOWN_WATTS = 400
 
 
 def watts_of(gpu: Gpu) -> int:
-    """The most a card draws; of a MIG instance its share of the card's memory."""
-    watts = next((watts for name, watts in BOARD_WATTS if gpu.gpu_class.startswith(name)), UNKNOWN_WATTS)
+    """The most a card draws, as it is set or else as it is made; of a MIG instance its share of the card's memory."""
+    watts = gpu.power_limit_watts or next(
+        (watts for name, watts in BOARD_WATTS if gpu.gpu_class.startswith(name)), UNKNOWN_WATTS
+    )
     if gpu.mig is not None and gpu.mig.card_memory_total_mb:
         return round(watts * min(1.0, gpu.memory_total_mb / gpu.mig.card_memory_total_mb))
     return watts

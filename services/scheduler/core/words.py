@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from libs.events.machine import Gpu, MachineRegistered
-from libs.fit.health import slow, usable
+from libs.fit.health import limited, slow, usable
 
 from .devices import short_link
 
@@ -69,6 +69,8 @@ def _worse(gpu: Gpu) -> bool:
 
 def _why_last(gpu: Gpu) -> str:
     link = gpu.pcie
+    if limited(gpu):
+        return f"{card(gpu)} comes last: limited to {gpu.power_limit_watts} of its {gpu.power_default_watts} W"
     if slow(gpu) or link is None:
         return f"{card(gpu)} comes last: {gpu.problems[0]}"
     if link.lanes is not None and link.card_lanes is not None and link.lanes < link.card_lanes:

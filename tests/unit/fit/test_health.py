@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from libs.events.machine import Gpu, GpuWear, PcieLink
@@ -64,3 +65,10 @@ def test_the_gravest_counts() -> None:
     assert (usable(gpu()), slow(gpu()), worst(())) == (True, False, None)
     assert usable(gpu("XID 13: a program's"))
     assert slow(gpu("its power limit is 300 of 700 W"))
+
+
+@pytest.mark.parametrize(("limit", "usual", "expected"), [(300, 700, True), (650, 700, False), (None, 700, False)])
+def test_a_power_limit_makes_a_card_slow(limit: int | None, usual: int, expected: bool) -> None:
+    limited = msgspec.structs.replace(gpu(), power_limit_watts=limit, power_default_watts=usual)
+    assert slow(limited) == expected
+    assert usable(limited)

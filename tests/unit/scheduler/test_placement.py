@@ -263,9 +263,10 @@ def test_of_a_lost_machine_nobody_keeps_away() -> None:
     assert len(world.replicas("m", "ready")) == 1
 
 
-def _say_of_card(world: World, machine_id: str, index: int, *problems: str) -> None:
+def _say_of_card(world: World, machine_id: str, index: int, *problems: str, **fields: Any) -> None:
     facts = world.state.facts.machines[machine_id].facts
-    gpus = tuple(msgspec.structs.replace(gpu, problems=problems) if gpu.index == index else gpu for gpu in facts.gpus)
+    fields["problems"] = problems
+    gpus = tuple(msgspec.structs.replace(gpu, **fields) if gpu.index == index else gpu for gpu in facts.gpus)
     world.append(msgspec.structs.replace(facts, at=world.now, gpus=gpus))
 
 
@@ -293,7 +294,7 @@ def test_a_card_that_is_held_back_comes_last_and_is_used_all_the_same() -> None:
     world = World()
     for name in "ab":
         world.machine(name, gpus=1)
-    _say_of_card(world, "a", 0, "its power limit is 300 of 700 W")
+    _say_of_card(world, "a", 0, power_limit_watts=300, power_default_watts=700)
     world.define(model_spec("m", 1, gpu_profile()))
     world.settle()
     [replica] = world.replicas("m", "ready")
