@@ -108,7 +108,13 @@ RESTARTS = {
 }
 
 
-@pytest.mark.parametrize("point", RESTARTS)
+OFTEN = {"before it is begun", "the old engine is being stopped", "the old engine is gone", "it has ended"}
+"""The others are near one of these."""
+
+
+@pytest.mark.parametrize(
+    "point", [pytest.param(point, marks=() if point in OFTEN else pytest.mark.slow) for point in RESTARTS]
+)
 async def test_an_engine_is_restarted_once(box: Box, point: str) -> None:
     agent = box.start_agent(QUICK + RESTARTS[point])
     await box.want(shard())
