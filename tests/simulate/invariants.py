@@ -84,9 +84,11 @@ def failures_wait(world: World) -> None:
             assert event.at - last >= waits, f"{event.model} failed {count} times and is placed after {event.at - last}"
             assert count < 5, f"{event.model} failed {count} times in a row and is tried again"
     elif isinstance(event, ReplicaReady | ReplicaRecovered):
-        world.failures[event.model] = 0, event.at, world.placed[event.replica_id] - 1
+        since = max(world.placed[event.replica_id] - 1, world.forgiven.get(event.model, 0))
+        world.failures[event.model] = 0, event.at, since
     elif isinstance(event, ModelEvent) and not isinstance(event, ModelUnplaced | ModelParked | ModelAutoscaled):
         world.failures[event.model] = 0, event.at, position
+        world.forgiven[event.model] = position
 
 
 def nothing_busy_is_evicted(world: World) -> None:

@@ -28,7 +28,7 @@ from services.scheduler.core.views import route, wanted_on
 
 # What gateways do changes without an event: here it is looked at all the time, so that what a leader remembers can be
 # held against what one that remembers nothing decides.
-look.LOOK_AGAIN_FOR_USE = timedelta(0)
+look.LOOK_AGAIN_FOR_USE = look.LOOK_AGAIN_FOR_PACE = timedelta(0)
 
 START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 
@@ -196,6 +196,8 @@ class World:
         """Every replica that was ever placed, and the sequence of that."""
         self.failures: dict[str, tuple[int, datetime, int]] = {}
         """Model to failures one after another, and time and sequence of the last."""
+        self.forgiven: dict[str, int] = {}
+        """Model to the sequence of the last thing that was asked of it: what failed before does not count after."""
 
     # the log
 
