@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from libs.bus import Bus
-from libs.events import Contract
+from libs.bus import Bus, Delivery
+from libs.events import Contract, pattern_of
 from libs.events.usage import GatewayRates
 
 from .core.budgets import Spending
 from .core.windows import SILENT_S, Counts
 
+log = logging.getLogger("llmgw.gateway")
+
 EVERY_S = 0.5
+CATCH_UP_S = 2.0
 HURRIED_S = 0.02
 """A gateway where a limit comes near says so at once, but no more often than this."""
 
@@ -39,6 +43,7 @@ class Rates:
     async def start(self, own_in_flight: Callable[[], Mapping[str, int]], waiting: Mapping[str, int]) -> None:
         """``waiting``: the live counts of requests that wait for a model."""
         await self._bus.listen(GatewayRates, self._on_rates)
+        await self._catch_up()
         self._task = asyncio.create_task(self._publish(own_in_flight, waiting))
 
     async def stop(self) -> None:
@@ -48,6 +53,28 @@ class Rates:
                 await self._task
             # Our requests stay in the others' windows for SILENT_S; what is in flight here is nothing any more.
             await self._tell({}, {})
+
+    async def _catch_up(self) -> None:
+        """Hear what the others said last: limits and budgets hold from the first request on."""
+        reading = await self._bus.follow("TELEMETRY", [pattern_of(GatewayRates)], self._on_earlier, "last")
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                await reading.caught_up.wait()
+        except TimeoutError:
+            log.warning("what other gateways said last cannot be read; they are heard from now on")
+        finally:
+            await reading.stop()
+
+    async def _on_earlier(self, delivery: Delivery) -> None:
+        message = delivery.message
+        assert isinstance(message, GatewayRates)
+        if message.gateway_id in (self._gateway_id, *self._heard):
+            return
+        if (datetime.now(UTC) - delivery.time).total_seconds() < SILENT_S:
+            await self._on_rates(message)
+        else:
+            self.spending.heard(message.gateway_id, message.budgets)
+            self.spending.silent(message.gateway_id)
 
     def hurry(self) -> None:
         """Do not wait for the next half second."""

@@ -276,3 +276,18 @@ async def test_a_gateway_started_again_knows_what_the_ledger_does_not(
     await spent(priced, "k-kept", held, 3, **{"gw-1": until})
     await eventually(lambda: "k-kept total" not in holds(again))
     assert used(again, "k-kept") == held
+
+
+async def test_a_gateway_that_is_new_knows_at_once_what_the_others_hold(
+    priced: World, connect_as: Callable[[str], Awaitable[Bus]]
+) -> None:
+    await priced.key("sk-late", key_id="k-late", budgets=(budget(20_000, "k-late"),))
+    first = await start(priced, connect_as)
+    for _ in range(2):
+        assert (await first.chat(key="sk-late", max_tokens=8)).status == 200
+    held = used(first, "k-late")
+    other = await start(priced, connect_as, "gw-2")  # it is no hurry for the first to tell a budget that is not near
+    await eventually(lambda: used(other, "k-late") == held)
+    await first.stop()
+    late = await priced.gateway(await connect_as("gateway"), "gw-3")
+    assert used(late, "k-late") == held, "also of one that has ended, until the ledger says it"
