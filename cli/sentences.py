@@ -196,6 +196,12 @@ def _replica_lost(e: replica.ReplicaLost) -> str:
     return f"replica {e.replica_id} of {e.model} is lost with node {e.machine_id}"
 
 
+@_says(replica.ReplicaMeasured)
+def _replica_measured(e: replica.ReplicaMeasured) -> str:
+    figures = f"{e.tokens_per_s:.0f} tokens a second, {e.estimated_tokens_per_s:.0f} were estimated"
+    return f"replica {e.replica_id} of {e.model} answers one request with {figures} ({e.requests} requests)"
+
+
 @_says(replica.ReplicaRecovered)
 def _replica_recovered(e: replica.ReplicaRecovered) -> str:
     return f"replica {e.replica_id} of {e.model} is back and serves at {e.url}"

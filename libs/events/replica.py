@@ -55,6 +55,17 @@ class ReplicaReady(ReplicaEvent, frozen=True, kw_only=True, tag="replica.ready.v
 
 
 @registered
+class ReplicaMeasured(ReplicaEvent, frozen=True, kw_only=True, tag="replica.measured.v1"):
+    """How fast it answers one request, against what was estimated from its weights and hardware. Said once of each."""
+
+    tokens_per_s: float
+    """Of one request, the ninth of ten by speed, from its first token to its last."""
+    estimated_tokens_per_s: float
+    requests: int
+    """That this was measured on: streamed, with 32 tokens or more."""
+
+
+@registered
 class ReplicaFailed(ReplicaEvent, frozen=True, kw_only=True, tag="replica.failed.v1"):
     """One of its shards failed; the rest is stopped. It holds its room until every shard is gone."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .facts import Experts, Facts, Layers, Unreadable, Weights
 from .hardware import Card, Host, hosts_of
 from .memory import Load, Need
-from .profiles import need_of, problems_of, profile_of
+from .profiles import need_of, pace_of, problems_of, profile_of
 from .shapes import Reason, Way
 from .ways import Plan, plan
 
@@ -24,6 +24,7 @@ __all__ = [
     "Weights",
     "hosts_of",
     "need_of",
+    "pace_of",
     "plan",
     "problems_of",
     "profile_of",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from libs.events.model import Profile
 
-from . import memory
+from . import memory, speed
 from .facts import Facts
+from .hardware import Host, linked
 from .memory import MIB, USABLE, Load, Need
 from .shapes import Reason, Way, width_reason
 
@@ -48,6 +49,27 @@ def need_of(facts: Facts, profile: Profile, context_length: int) -> Need | None:
     if profile.engine == "vllm":
         return memory.vllm(facts, load, profile.tp or profile.gpus_per_node or 1, profile.pp or profile.nodes)
     return None
+
+
+def pace_of(facts: Facts, profile: Profile, hosts: Sequence[Host], devices: Collection[str]) -> float | None:
+    """Tokens a second of one request of a replica on these machines and cards; None: something of them is not known."""
+    if profile.gpu_class is None:
+        host = hosts[0]
+        if profile.engine != "llamacpp" or not host.read_bytes_s or not host.vector:
+            return None
+        return speed.cpu(facts, host.read_bytes_s, host.read_core_bytes_s, profile.cores or max(1, host.cores // 2))
+    cards = [card for host in hosts for card in host.cards if card.uuid in devices]
+    bandwidths = [known * card.share for card in cards if (known := speed.card_bandwidth(card.name)) is not None]
+    if not cards or len(bandwidths) < len(cards):
+        return None
+    if profile.engine == "llamacpp":
+        return speed.layer_split(facts, min(bandwidths), len(cards))
+    if profile.engine != "vllm":
+        return None
+    width, stages = profile.tp or profile.gpus_per_node, profile.pp or profile.nodes
+    here = [card for card in hosts[0].cards if card.uuid in devices]
+    link = "NVLink" if linked(hosts[0], here, min(width, len(here))) else "PCIe"
+    return speed.tensor_parallel(facts, min(bandwidths), width, stages, link)
 
 
 def problems_of(facts: Facts, profile: Profile, context_length: int) -> Iterator[Reason]:

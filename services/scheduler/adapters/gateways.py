@@ -15,6 +15,9 @@ from ..core.traffic import LONG_MS, SHORT_MS, ModelUse, ReplicaUse, Traffic
 SILENT_AFTER_S = 5.0
 """Gateways speak twice a second: what one said so long ago is not what it does now."""
 BUCKETS = 10
+PACED_TOKENS = 32
+"""Tokens from which on a request's pace says something."""
+PACES_KEPT = 50
 REPLICAS_KEPT = 20_000
 """Replicas whose ended requests are counted; those heard of longest ago are dropped."""
 
@@ -62,11 +65,12 @@ class Window:
 class _Ended:
     """Requests a replica ended."""
 
-    __slots__ = ("failed", "first_tokens", "first_tokens_ms", "requests")
+    __slots__ = ("failed", "first_tokens", "first_tokens_ms", "paced", "paces", "requests")
 
     def __init__(self) -> None:
-        self.requests = self.failed = self.first_tokens = 0
+        self.requests = self.failed = self.first_tokens = self.paced = 0
         self.first_tokens_ms = 0.0
+        self.paces: deque[float] = deque(maxlen=PACES_KEPT)
 
     def count(self, record: RequestRecord) -> None:
         self.requests += 1
@@ -74,6 +78,16 @@ class _Ended:
         if record.first_token_ms is not None:
             self.first_tokens += 1
             self.first_tokens_ms += _first_token_ms(record)
+            answering_ms = record.duration_ms - record.first_token_ms
+            whole = record.status == "ok" and record.stream and not record.tokens_estimated
+            if whole and record.completion_tokens >= PACED_TOKENS and answering_ms > 0:
+                self.paced += 1
+                self.paces.append(1000 * (record.completion_tokens - 1) / answering_ms)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Some wait for others in the engine's batch: the ninth of ten is what it can do."""
+        return sorted(self.paces)[9 * (len(self.paces) - 1) // 10] if self.paces else None
 
     def count_failed(self) -> None:
         """A request another replica had to answer."""
@@ -181,6 +195,8 @@ class Gateways:
             ttft_ms=self._firsts_ms.total(replica_id) / firsts if firsts else None,
             requests=ended.requests if ended is not None else 0,
             failed=ended.failed if ended is not None else 0,
+            paces=ended.paced if ended is not None else 0,
+            tokens_per_s=ended.tokens_per_s if ended is not None else None,
             first_tokens=ended.first_tokens if ended is not None else 0,
             first_tokens_ms=ended.first_tokens_ms if ended is not None else 0.0,
         )

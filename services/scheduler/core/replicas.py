@@ -11,6 +11,7 @@ from libs.events.replica import (
     ReplicaDraining,
     ReplicaFailed,
     ReplicaLost,
+    ReplicaMeasured,
     ReplicaPlaced,
     ReplicaReady,
     ReplicaRecovered,
@@ -124,6 +125,10 @@ def _failed(state: State, model: Model, replica: Replica, event: ReplicaFailed, 
         model.failed_on[machine_id] = model.failed_on.get(machine_id, 0) + 1
 
 
+def _measured(state: State, model: Model, replica: Replica, event: ReplicaMeasured, position: int) -> None:
+    replica.measured = True
+
+
 def _draining(state: State, model: Model, replica: Replica, event: ReplicaDraining, position: int) -> None:
     # Only what serves has requests to wait for.
     _phase(replica, "draining" if replica.phase == "ready" else "stopping", event.at, position)
@@ -224,6 +229,7 @@ FOLDS: dict[type[Event], Callable[[State, Any, int], None]] = {
     ReplicaStopping: _replica(_stopping),
     ReplicaLost: _replica(_replica_lost),
     ReplicaRecovered: _replica(_recovered),
+    ReplicaMeasured: _replica(_measured),
     ReplicaStopped: _replica_stopped,
     ShardStarting: _shard("starting"),
     ShardLoading: _shard("loading"),

@@ -80,6 +80,8 @@ class Replica(msgspec.Struct, omit_defaults=True):
     fabric: str | None = None
     leader_port: int = 0
     allow_pickle: bool = False
+    measured: bool = False
+    """How fast it answers was told."""
 
     @property
     def machines(self) -> tuple[str, ...]:

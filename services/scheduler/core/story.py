@@ -28,6 +28,7 @@ from libs.events.replica import (
     ReplicaDraining,
     ReplicaFailed,
     ReplicaLost,
+    ReplicaMeasured,
     ReplicaPlaced,
     ReplicaReady,
     ReplicaRecovered,
@@ -73,6 +74,10 @@ _SENTENCES: dict[type[Event], Callable[[Any], str]] = {
     ReplicaDraining: lambda e: f"{e.replica_id} takes no more requests: {e.reason}",
     ReplicaStopping: lambda e: f"{e.replica_id} is stopped: {e.reason}",
     ReplicaLost: lambda e: f"{e.replica_id} is lost with {e.machine_id}",
+    ReplicaMeasured: lambda e: (
+        f"{e.replica_id} answers one request with {e.tokens_per_s:.0f} tokens a second,"
+        f" {e.estimated_tokens_per_s:.0f} were estimated"
+    ),
     ReplicaRecovered: lambda e: f"{e.replica_id} is back with its engine and serves at {e.url}",
     ReplicaStopped: lambda e: f"{e.replica_id} is gone and its room is free" + _because(e.reason),
     ShardStarting: lambda e: f"{e.machine_id} takes up {e.shard_id} with {e.engine}",

@@ -25,6 +25,10 @@ class ReplicaUse(msgspec.Struct, frozen=True):
     """Finished since it was first heard of."""
     failed: int = 0
     """Those of them in which the engine failed."""
+    paces: int = 0
+    """Requests whose pace could be measured: streamed to the end, with tokens enough."""
+    tokens_per_s: float | None = None
+    """The pace of the ninth of ten of the last of them, from the first token to the last."""
     first_tokens: int = 0
     first_tokens_ms: float = 0.0
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from libs.events.model import ModelSpec, Profile
-from libs.fit import Load, need_of, plan, problems_of, profile_of
+from libs.fit import Load, need_of, pace_of, plan, problems_of, profile_of
 from libs.fit.memory import MIB, llamacpp, llamacpp_process, vllm
 from libs.tuning import argument_problems
 from services.scheduler.core import catalog
 from services.scheduler.core.state import State
-from tests.unit.fit.models import experts, gemma, host, invented, of, published
+from tests.unit.fit.models import card, experts, gemma, host, invented, of, published
 
 LOAD = Load(context=8192, parallel=8)
 
@@ -94,3 +95,30 @@ def test_what_is_wrong_with_a_profile_is_said() -> None:
     assert said(Profile(name="p", engine="sim"), 1_000_000) == [
         "a context of 1,000,000 tokens; it was trained for 131,072"
     ]
+
+
+def test_a_profile_has_the_pace_of_its_way() -> None:
+    for model in ("llama-3-8b", "llama-3-70b", "mixtral-8x7b"):
+        facts, hosts = published(model), of("h100x8.yaml")
+        best = plan([facts], hosts, LOAD).best
+        assert best is not None
+        cards = [card.uuid for card in hosts[0].cards[: best.cards]]
+        assert pace_of(facts, profile_of(best, LOAD), hosts, cards) == pytest.approx(best.tokens_per_s)
+
+
+def test_on_the_cpu_the_threads_given_set_the_pace() -> None:
+    measured = host("a", 0, joined=False, read_bytes_s=40e9, read_core_bytes_s=10e9)
+    profile = Profile(name="cpu", engine="llamacpp", memory_mb=1000, cores=2)
+    two = pace_of(gemma(), profile, [measured], ())
+    four = pace_of(gemma(), msgspec.structs.replace(profile, cores=4), [measured], ())
+    assert two is not None
+    assert four == pytest.approx(2 * two)
+
+
+def test_of_what_is_not_known_there_is_no_pace() -> None:
+    cpu = Profile(name="cpu", engine="llamacpp", memory_mb=1000, cores=2)
+    assert pace_of(gemma(), cpu, [host("a", 0, joined=False)], ()) is None
+    unknown = msgspec.structs.replace(host("a", 1), cards=(card(0, name="something new"),))
+    gpu = Profile(name="gpu", engine="vllm", gpu_class="h100-80g", gpus_per_node=1)
+    assert pace_of(invented(10), gpu, [unknown], ("GPU-0",)) is None
+    assert pace_of(invented(10), msgspec.structs.replace(gpu, engine="sglang"), [host("a", 1)], ("GPU-0",)) is None

@@ -12,6 +12,8 @@ from libs.events.headers import ModelHeaders
 from libs.events.library import LibraryVersion, VersionAdded
 from libs.events.machine import EngineFound
 from libs.events.model import ModelSpec, Profile
+from libs.events.replica import ReplicaMeasured
+from services.scheduler.core.story import explain
 from tests.unit.fit.models import gemma, published
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
@@ -128,3 +130,30 @@ def test_what_was_taken_once_is_not_refused_when_it_is_said_again() -> None:
     world.machine("dgx", memory_mb=1_000_000, cores=64, gpus=8)
     library(world, published("llama-3-70b"))
     assert world.command(DefineModel(spec=spec(vllm()))) is None
+
+
+def test_how_fast_it_answers_is_told_once_against_the_estimate() -> None:
+    world = world_with(gemma(), gpus=0, memory_read_mb_s=40_000, memory_read_one_core_mb_s=10_000,
+                       engines=(EngineFound(engine="llamacpp", version="1", source="test"),))  # fmt: skip
+    world.define(spec(cpu_profile(engine="llamacpp", memory_mb=2000, cores=2)))
+    world.settle()
+    world.use("m", paces=19, tokens_per_s=61.26)
+    world.wait(70)
+    assert world.events(ReplicaMeasured) == []
+    world.use("m", paces=20, tokens_per_s=61.26)
+    world.wait(130)
+    [measured] = world.events(ReplicaMeasured)
+    assert (measured.tokens_per_s, measured.requests) == (61.3, 20)
+    assert 60 < measured.estimated_tokens_per_s < 120
+    told = explain(world.state, world.model()).recent[-1].sentence
+    assert f"answers one request with 61 tokens a second, {measured.estimated_tokens_per_s:.0f} were estimated" in told
+
+
+def test_of_weights_nobody_knows_no_pace_is_told() -> None:
+    world = World()
+    world.machine("a", memory_read_mb_s=40_000)
+    world.define(model_spec("m", 1))
+    world.settle()
+    world.use("m", paces=500, tokens_per_s=61.0)
+    world.wait(130)
+    assert world.events(ReplicaMeasured) == []

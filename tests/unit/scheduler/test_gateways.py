@@ -68,3 +68,19 @@ async def test_who_waits_is_added_up_over_gateways_until_they_are_silent(ears: E
     assert ears.traffic.of_model("m").waiting == 5
     ears.now += 60
     assert ears.traffic.of_model("m").waiting == 0
+
+
+async def test_the_pace_is_that_of_whole_streams_with_tokens_enough(ears: Ears) -> None:
+    stream = {"replica_id": "r", "stream": True, "first_token_ms": 100.0}
+    for number in range(10):
+        await ears.ended(**stream, completion_tokens=101, duration_ms=100.0 + 1000.0 * (10 - number))
+    for nothing in (
+        {"completion_tokens": 31},
+        {"completion_tokens": 5000, "status": "cancelled"},
+        {"completion_tokens": 5000, "tokens_estimated": True},
+        {"completion_tokens": 5000, "stream": False},
+    ):
+        await ears.ended(**stream | {"duration_ms": 200.0} | nothing)
+    use = ears.of("r")
+    assert use.paces == 10
+    assert use.tokens_per_s == pytest.approx(50)  # the fastest makes 100, and nine are no faster than this
