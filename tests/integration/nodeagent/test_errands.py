@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -37,7 +40,29 @@ def errand(number: int, **fields: Any) -> ErrandWanted:
     return ErrandWanted(number=number, errand=Errand(**fields))
 
 
-async def test_an_agent_begins_anew_in_its_own_place_and_touches_no_engine(box: Box) -> None:
+async def states(systemd: socket.socket, count: int) -> list[str]:
+    """What an agent told systemd of its state."""
+    found: list[str] = []
+
+    def heard() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                lines = systemd.recv(4096).decode().splitlines()
+                told = [line.partition("=")[0] for line in lines]
+                found.extend(name for name in told if name in ("READY", "RELOADING", "STOPPING"))
+        return len(found) >= count
+
+    await eventually(heard)
+    return found
+
+
+async def test_an_agent_begins_anew_in_its_own_place_and_touches_no_engine(
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    systemd.bind(str(tmp_path / "notify"))
+    systemd.setblocking(False)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     agent = box.start_agent()
     await box.want(shard())
     ready = await box.next(ShardReady)
@@ -48,6 +73,8 @@ async def test_an_agent_begins_anew_in_its_own_place_and_touches_no_engine(box: 
     adopted = await box.next(ShardAdopted)
     assert (adopted.pid, adopted.ready) == (ready.pid, True)
     assert len(box.of(MachineRegistered)) == 2
+    assert await states(systemd, 3) == ["READY", "RELOADING", "READY"], "for systemd it was a reload, not an end"
+    systemd.close()
     # Until the scheduler has heard of it the errand stands there, and is not done again.
     await box.want(shard(), shard("r-2-0"), errands=(errand(41, kind="restart_agent"),))
     await box.next(ShardReady, 2)

@@ -16,9 +16,10 @@ import pytest
 from cli import fleet as fleets
 from cli.parts import hardware_of
 from libs.bus import AskFailed, Bus, Delivery
-from libs.events.machine import Gpu, GpuSample, MachineRegistered, MachineSample
+from libs.events.machine import Gpu, GpuSample, MachineErrandEnded, MachineRegistered, MachineSample
+from libs.events.node import Errand
 from libs.events.questions import AskDoctor, AskFabricMap, DoctorAnswer, FabricMap
-from libs.events.views import Desired
+from libs.events.views import Desired, ErrandWanted
 from libs.testing.nats import NatsServer
 from libs.testing.waiting import eventually
 from services.nodeagent import fleet, hardware
@@ -86,10 +87,15 @@ def machines(bus: Bus, nats_server: NatsServer, tmp_path: Path) -> Iterator[Mach
 
 async def test_a_fleet_file_becomes_as_many_agents(machines: Machines, bus: Bus) -> None:
     registered: dict[str, MachineRegistered] = {}
+    starts: Counter[str] = Counter()
+    ends: list[MachineErrandEnded] = []
 
     async def happened(delivery: Delivery) -> None:
         if isinstance(delivery.message, MachineRegistered):
             registered[delivery.message.machine_id] = delivery.message
+            starts[delivery.message.machine_id] += 1
+        elif isinstance(delivery.message, MachineErrandEnded):
+            ends.append(delivery.message)
 
     await bus.follow("EVENTS", ["llmgw.evt.machine.>"], happened)
     cpu = "  - {id: cpu, cores: 4, memory_mb: 8000}\n"
@@ -106,6 +112,11 @@ async def test_a_fleet_file_becomes_as_many_agents(machines: Machines, bus: Bus)
     assert registered["cpu"].gpus_state == "absent"
     answer = await bus.ask(AskDoctor(machine_id="gpu-3"), DoctorAnswer, timeout_s=20)
     assert any("8 can be used" in finding.found for finding in answer.findings)
+    # One of them begins anew, the others do not notice.
+    errand = ErrandWanted(number=9, errand=Errand(kind="restart_agent"))
+    await bus.view("desired", Desired).put("gpu-7", Desired(machine_id="gpu-7", generation=9, errands=(errand,)))
+    await eventually(lambda: [(end.machine_id, end.outcome) for end in ends] == [("gpu-7", "done")], 20)
+    assert starts == {name: 2 if name == "gpu-7" else 1 for name in registered}
 
 
 async def test_engines_of_a_fleet_outlive_its_process_and_are_taken_over(machines: Machines, bus: Bus) -> None:
