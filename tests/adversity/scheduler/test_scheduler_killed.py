@@ -1,4 +1,5 @@
-"""Schedulers killed, frozen and cut off: another decides, no decision stands twice, and no silence is made up."""
+"""Schedulers killed, frozen, cut off and set against each other: another decides, no decision stands twice, and no
+silence is made up."""
 
 from __future__ import annotations
 
@@ -7,36 +8,26 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
-from libs.bus import AskFailed, Bus, Delivery
-from libs.events import Event, plane
-from libs.events.commands import DefineModel, ScaleModel
+import pytest
+
+from libs.bus import AskFailed, Authority, Bus, NotLeader
+from libs.events import Event
+from libs.events.commands import ScaleModel
 from libs.events.leadership import SchedulerElected
-from libs.events.model import Scaling
+from libs.events.model import ModelDefined, ModelUnplaced, Scaling
 from libs.events.node import NodeLost
 from libs.events.questions import SchedulerState, StateAnswer
-from libs.events.replica import ReplicaPlaced
-from libs.events.views import Route
+from libs.events.replica import ReplicaPlaced, ReplicaReady
+from libs.events.shard import ShardStarting
 from libs.testing import eventually
-from libs.testing.nats import NatsServer
 from services.scheduler.replay import fold
-from tests.integration.scheduler.agent import Agent, SchedulerProcess, scheduler
-from tests.unit.scheduler.harness import cpu_profile, model_spec
+from tests.integration.scheduler.agent import SchedulerProcess, scheduler
+from tests.integration.scheduler.cluster import WAIT_S, Cluster
+from tests.unit.scheduler.harness import cpu_profile, gpu_profile, model_spec
 
 SPEC = model_spec("m", 1, cpu_profile(memory_mb=100))
-
-
-async def log_of(bus: Bus, until: int) -> list[tuple[int, Event]]:
-    events: list[tuple[int, Event]] = []
-
-    async def keep(delivery: Delivery) -> None:
-        if delivery.sequence <= until and isinstance(delivery.message, Event):
-            events.append((delivery.sequence, delivery.message))
-
-    follower = await bus.follow("EVENTS", [plane("evt")], keep)
-    await follower.reached(until)
-    await follower.stop()
-    return events
 
 
 async def leads(bus: Bus, instance: str) -> bool:
@@ -48,91 +39,128 @@ async def leads(bus: Bus, instance: str) -> bool:
     return answer.leader and answer.instance == instance
 
 
-async def endpoints(bus: Bus) -> int:
-    route = await bus.view("routes", Route).get("m")
-    return len(route.endpoints) if route is not None else 0
-
-
-async def test_a_killed_leader_is_followed_within_twelve_seconds(
-    nats_server: NatsServer, bus: Bus, tmp_path: Path
-) -> None:
-    agent = await Agent(bus, "cpu-1", tmp_path).start()
-    first = SchedulerProcess(nats_server, tmp_path, "s-1")
+async def test_a_killed_leader_is_followed_within_twelve_seconds(unled: Cluster, tmp_path: Path) -> None:
+    machine = await unled.machine("cpu-1")
+    first = SchedulerProcess(unled.server, tmp_path, "s-1")
     try:
-        await eventually(lambda: leads(bus, "s-1"), 15)
-        second = SchedulerProcess(nats_server, tmp_path, "s-2")
+        await eventually(lambda: leads(unled.bus, "s-1"), 15)
+        second = SchedulerProcess(unled.server, tmp_path, "s-2")
         try:
-            await bus.command(DefineModel(spec=SPEC))
-            await eventually(lambda: endpoints(bus))
+            await unled.define(SPEC)
+            [kept] = await unled.serves("m")
+            engines = machine.engines
             first.kill()
             killed = time.monotonic()
-            outcome = await bus.command(ScaleModel(model="m", scaling=Scaling(min=2)))
-            assert outcome.status == "done"
+            await unled.command(ScaleModel(model="m", scaling=Scaling(min=2)))
             assert time.monotonic() - killed < 12
-            await eventually(lambda: _has(bus, 2))
-            assert agent.starts == 2, "no engine restarts because a scheduler died"
-            state = await bus.ask(SchedulerState(), StateAnswer)
+            assert kept in await unled.serves("m", 2)
+            assert machine.engines.items() > engines.items(), "no engine restarts because a scheduler died"
+            state = await unled.bus.ask(SchedulerState(), StateAnswer)
             assert (state.leader, state.instance) == (True, "s-2")
-            assert fold(await log_of(bus, state.position)).hash == state.hash
+            await eventually(lambda: unled.log[-1][0] >= state.position)
+            assert fold(one for one in unled.log if one[0] <= state.position).hash == state.hash
         finally:
             second.stop()
     finally:
         first.kill()
-        await agent.stop()
 
 
-async def _has(bus: Bus, count: int) -> bool:
-    return await endpoints(bus) == count
-
-
-async def test_a_frozen_leader_that_wakes_up_decides_nothing(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> None:
-    agent = await Agent(bus, "cpu-1", tmp_path, cpu_count=1).start()
-    frozen = SchedulerProcess(nats_server, tmp_path, "s-1")
+async def test_a_frozen_leader_that_wakes_up_decides_nothing(unled: Cluster, tmp_path: Path) -> None:
+    await unled.machine("cpu-1", cores=1)
+    frozen = SchedulerProcess(unled.server, tmp_path, "s-1")
     try:
-        await eventually(lambda: leads(bus, "s-1"), 15)
-        await bus.command(DefineModel(spec=model_spec("m", 0, cpu_profile(memory_mb=100))))
+        await eventually(lambda: leads(unled.bus, "s-1"), 15)
+        await unled.define(model_spec("m", 0, cpu_profile(memory_mb=100)))
         os.kill(frozen.pid, signal.SIGSTOP)
-        async with scheduler(nats_server, tmp_path, "s-2") as other:
+        async with scheduler(unled.server, tmp_path, "s-2") as other:
             await eventually(lambda: other.authority.leading, 12)
             # The command goes to the sleeper, who still waits for one: awake again, it decides on it in vain.
-            scaled = asyncio.create_task(bus.command(ScaleModel(model="m", scaling=Scaling(min=1))))
+            scaled = asyncio.create_task(unled.command(ScaleModel(model="m", scaling=Scaling(min=1))))
             os.kill(frozen.pid, signal.SIGCONT)
-            assert (await scaled).status == "done"
-            await eventually(lambda: endpoints(bus))
-            await bus.command(DefineModel(spec=model_spec("n", 1, cpu_profile(memory_mb=100))))
-            await eventually(lambda: other.authority.state.facts.models["n"].unplaced)
-            events = await log_of(bus, other.authority.position)
-        elected = [e.instance for _, e in events if isinstance(e, SchedulerElected)]
-        assert elected == ["s-1", "s-2"]
-        assert [e.model for _, e in events if isinstance(e, ReplicaPlaced)] == ["m"]
-        assert not [e for _, e in events if isinstance(e, NodeLost)]
-        assert agent.starts == 1
+            await scaled
+            await unled.serves("m")
+            await unled.define(model_spec("n", 1, cpu_profile(memory_mb=100)))
+            await unled.happened(ModelUnplaced, model="n")
+        assert [event.instance for event in unled.events(SchedulerElected)] == ["s-1", "s-2"]
+        assert [event.model for event in unled.events(ReplicaPlaced)] == ["m"]
+        assert not unled.events(NodeLost)
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
         frozen.kill()
-        await agent.stop()
 
 
-async def test_nothing_is_lost_because_the_bus_was_away(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> None:
-    agent = await Agent(bus, "cpu-1", tmp_path).start()
-    async with scheduler(nats_server, tmp_path) as service:
-        await bus.command(DefineModel(spec=SPEC))
-        await eventually(lambda: endpoints(bus))
-        nats_server.kill()
-        await asyncio.sleep(10)  # longer than a machine may be silent
-        nats_server.restart()
-        await eventually(lambda: bus.connected, 15)
-        outcome = await bus.command(ScaleModel(model="m", scaling=Scaling(min=2)))
+async def test_of_two_that_lead_at_once_only_the_newer_ones_decisions_stand(
+    unled: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No lease keeps them apart, and the older never gives up: both want to give the same GPUs away."""
+    await unled.machine("g1", gpus=2)
+    async with scheduler(unled.server, tmp_path, "s-1") as older:
+        await eventually(lambda: older.authority.leading)
+        stood, refused = watched(older.authority)
+        async with scheduler(unled.server, tmp_path, "s-2") as newer:
+            forced(newer.authority)
+            monkeypatch.setattr(older.authority, "_lose", lambda why: None)
+            monkeypatch.setattr(older.authority, "_on_change", None)
+            await unled.happened(SchedulerElected, 2)
+            begun = unled.log[-1][0]
+            await asyncio.gather(*(unled.define(model_spec(f"m-{n}", 1, gpu_profile())) for n in range(6)))
+            await unled.happened(ReplicaReady, 2)
+            await unled.happened(ModelUnplaced, 4)
+            assert older.authority.leading
+            assert newer.authority.leading
+            await eventually(lambda: {ReplicaPlaced, ModelDefined} <= {type(event) for event in refused}, WAIT_S)
+    # Where both decided the same, the newer one's stands, and the older one takes it for its own.
+    log = dict(unled.log)
+    assert not [event for sequence, event in stood if sequence > begun and log[sequence] == event]
+    assert len(unled.events(ReplicaPlaced)) == 2
+
+
+def forced(authority: Authority[Any]) -> None:
+    """Let it lead, whoever holds the lease."""
+
+    async def yes() -> bool:
+        return True
+
+    authority._lease.take = authority._lease.renew = yes  # type: ignore[method-assign]
+
+
+def watched(authority: Authority[Any]) -> tuple[list[tuple[int, Event]], list[Event]]:
+    """Decisions that were taken from now on, where they stand, and those refused because another leads."""
+    stood: list[tuple[int, Event]] = []
+    refused: list[Event] = []
+    append = authority._append
+
+    async def record(event: Event, *about: Any) -> int:
+        try:
+            sequence = await append(event, *about)
+        except NotLeader:
+            refused.append(event)
+            raise
+        stood.append((sequence, event))
+        return sequence
+
+    authority._append = record  # type: ignore[method-assign]
+    return stood, refused
+
+
+async def test_nothing_is_lost_because_the_bus_was_away(unled: Cluster, tmp_path: Path) -> None:
+    machine = await unled.machine("cpu-1")
+    async with scheduler(unled.server, tmp_path):
+        await unled.define(SPEC)
+        await unled.serves("m")
+        unled.server.kill()
+        await asyncio.sleep(5)  # twice as long as a machine may be silent here
+        unled.server.restart()
+        await eventually(lambda: unled.bus.connected, 15)
+        outcome = await unled.bus.command(ScaleModel(model="m", scaling=Scaling(min=2)))
         assert outcome.status == "done"
-        await eventually(lambda: _has(bus, 2), 20)
-        events = await log_of(bus, service.authority.position)
-        assert not [e for _, e in events if isinstance(e, NodeLost)]
-        assert agent.starts == 2
+        both = await unled.serves("m", 2)
+        assert not unled.events(NodeLost)
+        assert len(unled.events(ShardStarting)) == 2
 
-        agent.speaking = False
-        await eventually(lambda: service.authority.state.facts.machines["cpu-1"].lost, 15)
-        await eventually(lambda: _has(bus, 0))
-        agent.speaking = True
-        await eventually(lambda: _has(bus, 2), 15)
-        assert agent.starts == 2
-    await agent.stop()
+        machine.happens("silent")
+        await unled.happened(NodeLost)
+        await unled.serves("m", 0)
+        machine.happens("heard")
+        assert await unled.serves("m", 2) == both
+        assert len(unled.events(ShardStarting)) == 2
