@@ -34,6 +34,7 @@ from libs.events.model import AntiAffinity, Canary, ModelSpec, Profile, Scaling
 from libs.events.refusal import Refused
 from services.scheduler.core.demand import wanted
 from services.scheduler.core.evolve import evolve
+from services.scheduler.core.keeping import Kept, keep, restore
 from services.scheduler.core.placement import Search
 from services.scheduler.core.reconcile import Reconciler
 from services.scheduler.core.room import Room
@@ -331,7 +332,8 @@ def _card(story: Story) -> str | None:
     if not machine.up or not machine.connected or not facts.gpus:
         return None
     index = story.random.randrange(len(facts.gpus))
-    problems = () if facts.gpus[index].problems else ("XID 79: fallen off the bus",)
+    ill = "XID 48: an error in its memory" if index % 2 else "XID 79: fallen off the bus"
+    problems = () if facts.gpus[index].problems else (ill,)
     gpus = tuple(msgspec.structs.replace(gpu, problems=problems) if gpu.index == index else gpu for gpu in facts.gpus)
     story.world.append(msgspec.structs.replace(facts, at=story.world.now, gpus=gpus))
     return f"GPU {index} of {machine.machine_id} {'falls ill' if problems else 'is well'}"
@@ -388,13 +390,16 @@ def _clock(story: Story) -> str | None:
 
 
 def _fail_over(story: Story) -> str | None:
-    """Another instance leads: it knows the log, and nothing else."""
+    """Another instance leads: it knows the log or a snapshot of what it says, and nothing else."""
     world = story.world
     state = State()
     for position, event in world.log:
         state = evolve(state, event, position)
-    assert state.hash() == world.state.hash(), "equal log, another state"
-    world.state, world.reconciler, world.listening_since = state, Reconciler(), world.now
+    kept = restore(msgspec.json.decode(msgspec.json.encode(keep(world.state)), type=Kept))
+    assert state.hash() == kept.hash() == world.state.hash(), "equal log, another state"
+    # It read the whole log, or its snapshot.
+    world.state = kept if len(world.log) % 2 else state
+    world.reconciler, world.listening_since = Reconciler(), world.now
     return "another leads"
 
 
