@@ -94,6 +94,20 @@ def test_owners_refuse_before_anything_is_applied(demo: Cluster, tmp_path: Path)
     assert "fresh" not in demo.text("org", "list")
 
 
+def test_what_the_weights_headers_say_cannot_work_is_refused_with_the_arithmetic(demo: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "models:\n  - name: stretched\n    source: library:gemma3-270m\n    context_length: 65536\n    profiles:\n"
+        "      - {name: cpu, engine: llamacpp, memory_mb: 200, cores: 1}\n"
+    )
+
+    said = demo.refused("apply", "-f", str(file), "--yes")
+
+    assert f"{file}:4: model stretched: context_length: a context of 65,536 tokens; it was trained for 32,768" in said
+    assert "200 MB, and gemma3-270m takes " in said
+    assert "state at least " in said
+
+
 def test_it_stops_and_starts_again_within_seconds(demo: Cluster) -> None:
     port = demo.base_url
     demo.text("down")
