@@ -4,9 +4,12 @@ twice on the way."""
 from __future__ import annotations
 
 import asyncio
+import re
+from datetime import timedelta
 from typing import Any
 
 import msgspec
+import pytest
 
 from libs.events.commands import (
     CordonNode,
@@ -21,9 +24,10 @@ from libs.events.commands import (
     UncordonNode,
 )
 from libs.events.model import ModelSpec, ModelUnplaced, Scaling
-from libs.events.replica import ReplicaDraining, ReplicaReady, ReplicaStopped
+from libs.events.replica import ReplicaDraining, ReplicaReady, ReplicaStopped, ReplicaStopping
 from libs.testing import eventually
 from libs.testing.traffic import ask
+from services.nodeagent.adapters import http
 from tests.unit.scheduler.harness import cpu_profile, gpu_profile, model_spec
 
 from .cluster import WAIT_S, Cluster
@@ -133,6 +137,29 @@ async def test_a_drained_machine_is_emptied_when_others_serve_and_its_answers_ar
     await cluster.happened(ModelUnplaced)
     await cluster.command(UncordonNode(machine_id=old.machine_id))
     await cluster.serves("m", 2, on={"g1", "g2"})
+
+
+async def test_an_answer_that_takes_longer_than_a_drain_may_is_cut_off(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.scheduler.core.lifecycle.DRAIN_GRACE", timedelta(seconds=1))
+    machine = await cluster.machine("g1", gpus=1)
+    await cluster.define(model_spec("m", 1, gpu_profile(args=("--tok-s", "1"))))
+    [old] = await cluster.serves("m")
+    answering = asyncio.create_task(ask(f"{old.url}/v1", "none", "m", "tell me", 1000))
+    await eventually(lambda: engine_runs(old.url), WAIT_S)
+    await cluster.command(RemoveModel(model="m"))
+    stopping = await cluster.happened(ReplicaStopping)
+    assert "the grace of 1 s for requests in flight is over" in stopping.reason
+    await cluster.happened(ReplicaStopped)
+    assert not machine.engines
+    assert not (await answering).ok
+
+
+async def engine_runs(url: str) -> bool:
+    """Whether an engine works on an answer."""
+    page = (await http.request("GET", f"{url}/metrics", headers={}, timeout_s=5)).body.decode()
+    return re.search(r"^vllm:num_requests_running\S* [1-9]", page, re.MULTILINE) is not None
 
 
 async def test_a_cordoned_machine_keeps_what_it_has_and_gets_nothing_new(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,11 +19,14 @@ from libs.events.replica import (
     ReplicaRecovered,
     ReplicaStopped,
 )
-from libs.events.shard import ShardAdopted, ShardFailed
+from libs.events.shard import ShardAdopted, ShardFailed, ShardReady, ShardStopped
+from libs.events.views import Desired
 from libs.testing import eventually
 from services.nodeagent.app import stop_all
+from tests.unit.nodeagent.wanted import desired, shard
 from tests.unit.scheduler.harness import cpu_profile, gpu_profile, model_spec
 
+from .agent import scheduler
 from .cluster import WAIT_S, Cluster
 
 
@@ -125,6 +129,20 @@ async def test_machines_that_come_back_serve_with_the_engines_they_had_and_stop_
     assert cluster.events(ShardAdopted, replica_id=old.replica_id)
     await cluster.happened(ReplicaStopped, replica_id=other.replica_id)
     await eventually(lambda: not cluster.machines[other.machine_id].engines, WAIT_S)
+
+
+async def test_what_nobody_asked_for_is_stopped_and_nothing_is_placed_beside_it(unled: Cluster, tmp_path: Path) -> None:
+    """As on a machine that comes from another cluster."""
+    machine = await unled.machine("g1", gpus=2)
+    unled.strangers.add("r-other-0")
+    await unled.bus.view("desired", Desired).put("g1", desired(1, shard("r-other-0"), machine_id="g1"))
+    await unled.happened(ShardReady)
+    async with scheduler(unled.server, tmp_path):
+        await unled.define(model_spec("m", 1, gpu_profile()))
+        await unled.serves("m")
+    gone = unled.events(ShardStopped, shard_id="r-other-0")[0]
+    assert gone.at <= unled.placed("m")[0].at
+    assert "r-other-0" not in machine.engines
 
 
 async def test_engines_stopped_behind_the_agents_back_are_no_fault_of_the_model(cluster: Cluster) -> None:
