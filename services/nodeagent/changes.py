@@ -83,6 +83,8 @@ def _value(name: str, text: str) -> Any:
         value = msgspec.json.decode(text.encode(), type=field.type)
     except msgspec.DecodeError as error:
         raise NotChanged(f"{name}: {text} cannot be it: {error}") from None
+    if name == "dcgm_exporter" and value is not None and not value.startswith(("http://", "https://")):
+        raise NotChanged(f"{name}: {value} is not the address of an exporter (http://host:port/metrics)")
     if name == "sample_every_s" and value > _SLOWEST_SAMPLE_S:
         raise NotChanged(f"{name}: {value:g} s is too long: a node is lost after 8 s of silence; at most 4")
     return value

@@ -19,6 +19,7 @@ from libs.runtime import settings as settings_files
 from libs.runtime.settings import SettingsError
 
 from .adapters.surroundings import ThisMachine
+from .changes import Changes
 from .checkup import examine, gather
 from .core.checkup import Facts
 from .discovery import engines
@@ -47,9 +48,10 @@ def main(arguments: list[str]) -> int:
 
 
 def load(file: Path | None) -> NodeAgentSettings:
-    """The agent's settings, or those of an agent that has none. Raises SettingsError."""
+    """The agent's settings with what was changed of them, or those of an agent that has none. Raises SettingsError."""
     if file is not None:
-        return settings_files.load(NodeAgentSettings, "nodeagent", file).value
+        own = settings_files.load(NodeAgentSettings, "nodeagent", file).value
+        return Changes(own.data_dir).over(own)
     return NodeAgentSettings(data_dir=Path("/var/lib/llmgw/nodeagent"), machine_id=socket.gethostname())
 
 

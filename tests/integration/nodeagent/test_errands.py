@@ -144,19 +144,21 @@ async def test_settings_are_checked_kept_and_in_effect_at_once(box: Box) -> None
         errand(5, kind="change_settings", settings={"llama_server": '"/bin/sh"'}),
         errand(6, kind="change_settings", settings={"labels": "{}", "sample_every_s": "60"}),
         errand(7, kind="change_settings", settings={"colour": "1"}),
+        errand(8, kind="change_settings", settings={"dcgm_exporter": '"file:///etc/shadow"'}),
     )
     await box.want(shard(), errands=wrong)
-    await box.next(MachineErrandEnded, 5)
+    await box.next(MachineErrandEnded, 6)
     reasons = {ended.errand: (ended.outcome, ended.reason) for ended in box.of(MachineErrandEnded)[1:]}
     assert {outcome for outcome, _ in reasons.values()} == {"refused"}
     assert "stop_grace_s" in reasons[4][1]
     assert "set where the agent is started" in reasons[5][1]
     assert "lost after 8 s" in reasons[6][1]
     assert "no such setting" in reasons[7][1]
+    assert "not the address of an exporter" in reasons[8][1]
     box.kill_agent()
     box.start_agent()
     assert (await box.next(MachineRegistered, 3)).labels == {"zone": "b"}, "they are kept"
-    back = errand(8, kind="change_settings", settings=dict.fromkeys(changes, ""))
+    back = errand(9, kind="change_settings", settings=dict.fromkeys(changes, ""))
     await box.want(shard(), errands=(back,))
     await eventually(lambda: box.of(MachineRegistered)[-1].changed_settings == {})
     assert box.of(MachineRegistered)[-1].labels == {}
