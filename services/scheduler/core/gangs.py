@@ -9,6 +9,10 @@ import msgspec
 
 from .fabrics import Fabrics
 
+LEAST = 0.005
+"""Of a difference that decides anything."""
+NAMED = 4
+"""Machines of one replica that a sentence names."""
 CABLE = 2.0
 """What a cable that trained short costs: a replica is as fast as its slowest member."""
 
@@ -22,6 +26,11 @@ class Gang(msgspec.Struct, frozen=True):
     """``on the fabric ib-a (sm:0x…)``"""
     domain: str | None = None
     fabric: str | None = None
+    before: str = ""
+    """Which others would have done, and why these come first: the rest of a sentence."""
+
+
+_Ordered = tuple[tuple[bool, float, str], Gang]
 
 
 def best_gang(
@@ -45,11 +54,22 @@ def best_gang(
     ]
     gangs = [gang for gang in found if gang is not None]
     if gangs:
-        return min(gangs, key=lambda pair: pair[0])[1]
+        best, *others = sorted(gangs, key=lambda pair: pair[0])
+        return msgspec.structs.replace(best[1], before=_before(best, others[0])) if others else best[1]
     return {m: {"fabric": _too_few(fabrics, m, domains, networks, nodes)} for m in totals}
 
 
-_Ordered = tuple[tuple[bool, float, str], Gang]
+def _before(best: _Ordered, second: _Ordered) -> str:
+    (fabric, worth, _), (other_fabric, other_worth, _) = best[0], second[0]
+    if fabric != other_fabric and set(best[1].machines) == set(second[1].machines):
+        return ", which comes before the fabric that they share as well"
+    if fabric != other_fabric:
+        why = "NVLink comes before a fabric"
+    elif other_worth - worth >= LEAST:
+        why = f"they score {-worth:.2f} together, those {-other_worth:.2f}"
+    else:
+        return f", as good as {', '.join(second[1].machines[:NAMED])} {second[1].where} and first by name"
+    return f", before {', '.join(second[1].machines[:NAMED])} {second[1].where}: {why}"
 
 
 def _in_domain(

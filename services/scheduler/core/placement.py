@@ -290,7 +290,9 @@ class Search:
                 rejected=_counted(asked),
                 candidates=_shown([*first, *rest][:SHOWN_WHEN_PLACED], one, asked),
                 chosen=gang.machines,
-                summary=words.chosen_together(gang.machines, one.profile.name, gang.where, considered, len(one.fits)),
+                summary=words.chosen_together(
+                    gang.machines, one.profile.name, gang.where, gang.before, considered, len(one.fits)
+                ),
             ),
             spots=tuple(Spot(m, one.fits[m].devices, gang.adapters.get(m, ())) for m in gang.machines),
             profile=one.profile,

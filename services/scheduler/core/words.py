@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from libs.events.machine import Gpu, MachineRegistered
-from libs.fit.health import limited, slow, usable
+from libs.fit.health import limited, slow, usable, worst
 
 from .devices import short_link
+from .gangs import LEAST, NAMED
 
 LEADS = {
     "weights": "its weights have run there",
@@ -25,10 +26,6 @@ LEADS = {
 """What a higher score says."""
 FIT_OF_GPUS = "it is the fuller one, so that whole machines stay whole"
 FIT_OF_CPUS = "more of its memory is free"
-LEAST = 0.005
-"""Of a difference that decides anything."""
-NAMED = 4
-"""Machines of one replica that a sentence names."""
 
 
 def ahead(best: Mapping[str, float], second: Mapping[str, float], worth: Mapping[str, float]) -> str | None:
@@ -72,7 +69,8 @@ def _why_last(gpu: Gpu) -> str:
     if limited(gpu):
         return f"{card(gpu)} comes last: limited to {gpu.power_limit_watts} of its {gpu.power_default_watts} W"
     if slow(gpu) or link is None:
-        return f"{card(gpu)} comes last: {gpu.problems[0]}"
+        said = worst(gpu.problems)
+        return f"{card(gpu)} comes last{f': {said[1]}' if said is not None else ''}"
     if link.lanes is not None and link.card_lanes is not None and link.lanes < link.card_lanes:
         return f"{card(gpu)} comes last: {link.lanes} of its {link.card_lanes} PCIe lanes"
     return f"{card(gpu)} comes last: PCIe generation {link.generation} of its {link.card_generation}"
@@ -94,6 +92,7 @@ def card(gpu: Gpu) -> str:
 
 
 def chosen_together(machines: Sequence[str], profile: str, where: str, considered: int, fitting: int) -> str:
+    """``where``: over what they compute together, and which others would have done."""
     names = ", ".join(machines[:NAMED])
     if len(machines) > NAMED:
         names = f"{names} and {len(machines) - NAMED} more"

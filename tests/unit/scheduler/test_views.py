@@ -127,8 +127,7 @@ def test_explain_tells_where_and_why_and_what_happened() -> None:
     first, second = (p.replica_id for p in world.events(type(world.log[3][1]))[:2])
     assert sentences[0].startswith("defined: 1 wanted, definition ")
     assert sentences[1] == (
-        f"{first} goes to cpu-1 with the profile cpu: the only machine there is "
-        "(0 of 1 wanted were there)"
+        f"{first} goes to cpu-1 with the profile cpu: the only machine there is (0 of 1 wanted were there)"
     )
     assert sentences[2] == f"cpu-1 takes up {first}-0 with sim"
     assert f"{first} serves at http://cpu-1:1" in sentences
