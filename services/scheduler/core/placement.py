@@ -291,7 +291,7 @@ class Search:
                 candidates=_shown([*first, *rest][:SHOWN_WHEN_PLACED], one, asked),
                 chosen=gang.machines,
                 summary=words.chosen_together(
-                    gang.machines, one.profile.name, gang.where, gang.before, considered, len(one.fits)
+                    gang.machines, one.profile.name, gang.where + gang.before, considered, len(one.fits)
                 ),
             ),
             spots=tuple(Spot(m, one.fits[m].devices, gang.adapters.get(m, ())) for m in gang.machines),
