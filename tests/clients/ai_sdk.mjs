@@ -69,7 +69,8 @@ for (const [way, of] of Object.entries(ways)) {
     // For a name it does not know, the provider for Anthropic asks through a tool; the real model calls none.
     const structuredOutputMode = model === REAL ? "outputFormat" : "auto";
     const providerOptions = { ...quiet.providerOptions, anthropic: { structuredOutputMode } };
-    const asked = { model: of(model), prompt: "Say hello.", maxOutputTokens: 200, output, ...quiet, providerOptions };
+    const limits = { maxOutputTokens: 200, temperature: 0 };
+    const asked = { model: of(model), prompt: "Say hello.", output, ...limits, ...quiet, providerOptions };
     const answer = await generateText(asked);
     assert.equal(typeof answer.output.city, "string");
   });
