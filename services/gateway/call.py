@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 from typing import Protocol as Interface
 
-from .adapters.http import HOLD_HEAD, ON_DISCONNECT, WRITE_PAUSED
+from .adapters.http import HOLD_HEAD, ON_DISCONNECT, PUSH, WRITE_PAUSED
 from .adapters.upstream import Abandoned
 from .core.addresses import Network, origin
 from .core.errors import Fault, Protocol, body_of, body_too_large, encoding_not_taken, protocol_of
@@ -158,12 +158,22 @@ class Call:
         self.wrote_at = time.perf_counter()
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
+    @property
+    def waits(self) -> bool:
+        """Whether the client does not take what is written to it."""
+        return self.gone or self.scope[WRITE_PAUSED]()
+
+    def push(self, data: bytes) -> None:
+        """More of a body that has begun, to a client that does not wait; there is more to come."""
+        self.wrote_at = time.perf_counter()
+        self.scope[PUSH](data)
+
     async def comment(self) -> None:
         """A line in a stream that no client takes for an event, after the head where that is not out yet.
 
         Never waits, so it may be called between the other methods: to a client that does not read nothing is sent.
         """
-        if self.gone or self.scope[WRITE_PAUSED]():
+        if self.waits:
             return
         self.wrote_at = time.perf_counter()
         if not self.answered:

@@ -280,23 +280,35 @@ class Completions:
         self, call: Call, meter: Meter, events: EventStream, say: Events, connection: Connection
     ) -> bytes:
         """All but the last events, as they come; the rest of what there is. Raises UpstreamFailure."""
+
+        def passed(data: bytes) -> bytes | None:
+            """Pass events on; back comes what can not, or not yet, be passed on: the last ones, to one who waits."""
+            out = say.feed(events.feed(data))
+            if events.finished or events.failure is not None or call.waits:
+                return out
+            if out:
+                meter.delivering(events.tokens, events.usage)
+                call.push(out)
+            return None
+
         try:
-            out = say.feed(await self._first(events, connection))
+            out: bytes | None = say.feed(await self._first(events, connection))
             connection.deadline = None
             meter.first_token_ms = call.elapsed_ms
-            while not events.finished and events.failure is None:
+            while out is not None and not events.finished and events.failure is None:
                 if out:
                     meter.delivering(events.tokens, events.usage)
                     if not call.answered:
                         await call.begin(200, SSE)
                     await call.write(out, True)
-                data = await connection.read()
-                if not data:
-                    return b""
-                out = say.feed(events.feed(data))
+                if call.delivered:
+                    out = await connection.pour(passed)
+                else:
+                    data = await connection.read()
+                    out = say.feed(events.feed(data)) if data else None
         except (Overlong, BadStream) as error:
             raise UpstreamFailure("protocol", str(error)) from None
-        return out
+        return out or b""
 
     async def _first(self, events: EventStream, connection: Connection) -> bytes:
         """The events up to the first one with content. An error before it is the endpoint's or the request's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 from collections.abc import Callable, Generator
 from typing import Any, Literal, cast
@@ -21,6 +22,10 @@ HOLD_HEAD = "llmgw.hold_head"
 
 WRITE_PAUSED = "llmgw.write_paused"
 """Key of a scope: a function that says whether the client does not take what is written to it."""
+
+
+PUSH = "llmgw.push"
+"""Key of a scope: a function that writes more of a body that has begun, at once. ASGI's own way takes a coroutine."""
 
 
 HEAD_BYTES = 64 * 1024
@@ -133,6 +138,7 @@ class ClientConnection(HttpToolsProtocol):
         self._awaited, self._began = "body", self._since
         self._unfinished = [cycle for cycle in self._unfinished if not cycle.response_complete]
         self._unfinished.append(self.cycle)
+        cast("dict[str, Any]", self.scope)[PUSH] = functools.partial(self._push, self.cycle)
 
     def on_message_complete(self) -> None:
         self._awaited = None
@@ -151,6 +157,10 @@ class ClientConnection(HttpToolsProtocol):
                 if on_disconnect is not None:
                     on_disconnect()
         self._unfinished.clear()
+
+    def _push(self, cycle: RequestResponseCycle, data: bytes) -> None:
+        if not cycle.disconnected and not cycle.response_complete:
+            self._joining.write(b"%x\r\n%b\r\n" % (len(data), data) if cycle.chunked_encoding else data)
 
     def _writes_wait(self) -> bool:
         return self.flow.write_paused

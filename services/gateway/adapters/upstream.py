@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -53,7 +54,10 @@ class Connection(asyncio.Protocol):
         self._held_bytes = 0
         self._head_bytes = 0
         self._paused = False
+        self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
+        self._into: Callable[[bytes], bytes | None] | None = None
+        self._poured: bytes | Exception | None = None
         self._failure: Exception | None = None
         self._framed = False
         self._keep = True
@@ -103,6 +107,15 @@ class Connection(asyncio.Protocol):
         if self._held_bytes > HIGH_WATER_BYTES and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
+        if self._into is not None and self._pieces:
+            try:
+                self._poured = self._into(self._taken())
+            except Exception as error:
+                self._poured = error
+            if self._poured is None and not self.complete:
+                self.waiting_since = self._loop.time()
+                return
+            self._into = None
         self._wake()
 
     # what httptools calls
@@ -182,6 +195,33 @@ class Connection(asyncio.Protocol):
             if self._failure is not None:
                 raise self._failure
             await self._wait()
+        return self._taken()
+
+    async def pour(self, into: Callable[[bytes], bytes | None]) -> bytes | None:
+        """Give all of the body that comes to ``into``, as it comes, until that gives something back; this, or None at
+        the end of the body. Raises UpstreamFailure, Abandoned, and what ``into`` raises.
+
+        No task is woken for what is poured: to wake one takes longer than to pass a token on.
+        """
+        while self._pieces:
+            if (out := into(self._taken())) is not None:
+                return out
+        self._into = into
+        try:
+            while True:
+                if isinstance(self._poured, Exception):
+                    raise self._poured
+                if self._poured is not None:
+                    return self._poured
+                if self.complete:
+                    return None
+                if self._failure is not None:
+                    raise self._failure
+                await self._wait()
+        finally:
+            self._into = self._poured = None
+
+    def _taken(self) -> bytes:
         pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._pieces = []
@@ -249,10 +289,9 @@ class Connection(asyncio.Protocol):
         self.waiting_since = None
 
     async def _wait(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
+        self._waiter = self._loop.create_future()
         if self.waiting_since is None:
-            self.waiting_since = loop.time()
+            self.waiting_since = self._loop.time()
         try:
             await self._waiter
         finally:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import socket
+
 from libs.testing import eventually
 from libs.testing.engine import SimEngine
 
-from .conftest import ADMIN, Client, World
+from .conftest import ADMIN, KEY, Client, Response, World
 
 
 async def test_an_answer_is_the_engines_and_is_recorded(gateway: Client, world: World, sim_engine: SimEngine) -> None:
@@ -51,6 +55,43 @@ async def _stream(gateway: Client, world: World, asks: bool) -> None:
     assert (record.status, record.stream, record.completion_tokens) == ("ok", True, 8)
     assert record.first_token_ms is not None
     assert 0 < record.first_token_ms < record.duration_ms
+
+
+async def test_a_client_that_reads_late_gets_every_token(world: World, gateway: Client) -> None:
+    """More than the sockets between engine and client hold: the engine waits, and nothing is lost or doubled."""
+    engine = world.engine("long", options=("--context-length", "100000", "--tok-s", "200000"))
+    tokens = 50_000
+    body = {"model": "sim", "messages": [{"role": "user", "content": "x"}], "max_tokens": tokens, "stream": True}
+    await world.route(engine, context_length=100_000)
+    await eventually(lambda: _allows(gateway, tokens))
+    data = json.dumps(body).encode()
+    small = socket.socket()
+    small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
+    small.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(small, ("127.0.0.1", gateway.port))
+    reader, writer = await asyncio.open_connection(sock=small, limit=1024)
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {KEY}\r\ncontent-length: {len(data)}"
+    )
+    writer.write(head.encode() + b"\r\n\r\n" + data)
+    made = 0
+
+    async def waits() -> bool:
+        nonlocal made
+        before, made = made, sum(each["generated"] for each in engine.requests().values() if "generated" in each)
+        return 0 < made == before < tokens
+
+    await eventually(waits, 20, every_s=0.2)
+    response = Response()
+    while not response.done:
+        response.parser.feed_data(await reader.read(65536))
+    writer.close()
+    assert response.text.split() == [f"tok{n}" for n in range(tokens)]
+    assert (await world.record(response.request_id)).completion_tokens == tokens
+
+
+async def _allows(gateway: Client, tokens: int) -> bool:
+    return bool((await gateway.send("GET", "/v1/models/sim")).json["max_output_tokens"] >= tokens)
 
 
 async def test_text_completions(gateway: Client, world: World) -> None:

@@ -232,3 +232,66 @@ async def test_an_answer_nobody_asked_for_ends_the_connection(engine: Engine, to
     connection.release()
     await eventually(lambda: not connection.usable)
     assert pool.idle() is None
+
+
+@pytest.mark.parametrize("size", [1, 3, 10, 1000])
+async def test_what_is_poured_wakes_nobody_until_it_must(engine: Engine, size: int) -> None:
+    pool = await engine.start()
+    body = b"".join(b"%d;" % n for n in range(40)) + b"end;rest"
+    raw = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    raw += b"".join(b"5\r\n%b\r\n" % body[at : at + 5] for at in range(0, len(body) // 5 * 5, 5))
+    left = body[len(body) // 5 * 5 :]
+    raw += (b"%x\r\n%b\r\n" % (len(left), left) if left else b"") + b"0\r\n\r\n"
+    engine.answers(*(raw[at : at + size] for at in range(0, len(raw), size)))
+    connection = await ask(pool)
+    assert await connection.head() == 200
+    poured: list[bytes] = []
+
+    def into(data: bytes) -> bytes | None:
+        poured.append(data)
+        return b"".join(poured) if b"end" in b"".join(poured) else None
+
+    said = await connection.pour(into)
+    assert said is not None
+    assert said.startswith(body[: body.index(b"end") + 3])
+    rest: list[bytes] = []
+    assert await connection.pour(lambda data: rest.append(data)) is None
+    assert said + b"".join(rest) == body
+    connection.release()
+    assert pool.idle() is connection
+    pool.close()
+
+
+async def test_pouring_ends_with_what_goes_wrong(engine: Engine) -> None:
+    pool = await engine.start()
+
+    def refuses(data: bytes) -> bytes | None:
+        raise ValueError(data.decode())
+
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n"
+    for pieces in ((head + b"bad",), (head, b"bad")):
+        engine.answers(*pieces)
+        connection = await ask(pool)
+        await connection.head()
+        with pytest.raises(ValueError, match="bad"):
+            await connection.pour(refuses)
+        connection.abort()
+    engine.answers(head, b"good", close=True)
+    connection = await ask(pool)
+    await connection.head()
+    poured: list[bytes] = []
+    with pytest.raises(UpstreamFailure, match="closed"):
+        await connection.pour(lambda data: poured.append(data))
+    assert b"".join(poured) == b"good"
+    engine.answers(head, b"some")
+    connection = await ask(pool)
+    await connection.head()
+    task = asyncio.create_task(connection.pour(lambda data: poured.append(data)))
+    await eventually(lambda: poured[-1] == b"some")
+    now = asyncio.get_running_loop().time()
+    connection.check(now, 5.0)
+    assert not task.done()
+    connection.check(now + 10, 5.0)
+    with pytest.raises(UpstreamFailure, match="stalled"):
+        await task
+    pool.close()
