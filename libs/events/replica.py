@@ -45,6 +45,8 @@ class ReplicaPlaced(ReplicaEvent, frozen=True, kw_only=True, tag="replica.placed
     """Or the physical network they share."""
     leader_port: int = 0
     """Where its shards find each other on the first one's machine; 0: there is one shard."""
+    adapters: dict[str, str] = {}
+    """Fine-tunings it loads beside its weights: name to ``NAME@VERSION``, as it was when the replica was placed."""
 
 
 @registered

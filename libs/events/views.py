@@ -28,6 +28,8 @@ class Endpoint(Value, frozen=True, kw_only=True):
     """Share of the requests, against the other endpoints."""
     canary: bool = False
     """It runs a definition on trial: it gets the route's ``canary_percent``, and more only where no other answers."""
+    adapters: tuple[str, ...] = ()
+    """Fine-tunings it has loaded, which are asked for by their own names."""
 
 
 class Route(Value, frozen=True, kw_only=True):
@@ -50,6 +52,8 @@ class Route(Value, frozen=True, kw_only=True):
     canary_percent: int = 0
     fallbacks: tuple[str, ...] = ()
     """Models that answer in its place when it cannot, in this order."""
+    adapters: tuple[str, ...] = ()
+    """Names of its fine-tunings: each is asked for like a model, and answered by the endpoints that have loaded it."""
 
 
 class WeightsWanted(Value, frozen=True, kw_only=True):
@@ -58,6 +62,14 @@ class WeightsWanted(Value, frozen=True, kw_only=True):
     files: tuple[WeightFile, ...]
     mirrors: tuple[str, ...]
     """Base URLs, any of which serves it."""
+
+
+class LoraWanted(Value, frozen=True, kw_only=True):
+    """A fine-tuning that an engine loads beside its weights."""
+
+    name: str
+    """What requests for it name."""
+    weights: WeightsWanted
 
 
 class ShardWanted(Value, frozen=True, kw_only=True):
@@ -99,6 +111,7 @@ class ShardWanted(Value, frozen=True, kw_only=True):
     """Pipeline stages; None: the number of ranks."""
     allow_pickle: bool = False
     """Weights in pickle formats, which run code when they are loaded, are allowed for this model."""
+    loras: tuple[LoraWanted, ...] = ()
 
 
 class ErrandWanted(Value, frozen=True, kw_only=True):

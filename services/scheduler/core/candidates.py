@@ -68,6 +68,8 @@ class Need(msgspec.Struct, frozen=True):
     source: str
     weights: str | None
     regions: tuple[str, ...]
+    lacking: str
+    """The first fine-tuning the library does not have, as a sentence part; empty: it has them all."""
     each_gpu: Memory | None
     """What each GPU must hold, where the weights' headers tell."""
 
@@ -76,14 +78,17 @@ def need(state: State, spec: ModelSpec, profile: Profile) -> Need:
     weights = state.weights_of(spec)
     source = (spec.source or "").removeprefix("library:")
     regions = spec.licence.regions if spec.licence is not None else ()
+    known = state.adapters_of(spec)
+    missing = [adapter for adapter in spec.adapters if adapter.name not in known]
+    lacking = f"{missing[0].source.removeprefix('library:')} for the adapter {missing[0].name}" if missing else ""
     each_gpu = on_each_gpu(headers_of(state, spec), profile, spec.context_length)
     shape = (
         *(profile.engine, profile.gpu_class, profile.gpus_per_node, profile.nodes > 1, profile.memory_mb),
         *(profile.cores, tuple(sorted(profile.node_selector.items())), profile.min_compute_capability),
         *(profile.min_gpu_memory_mb, source, weights, regions, len(state.facts.mirrors) > 0),
-        each_gpu.total if each_gpu is not None else 0,
+        *(each_gpu.total if each_gpu is not None else 0, lacking),
     )
-    return Need(shape, profile, source, weights, regions, each_gpu)
+    return Need(shape, profile, source, weights, regions, lacking, each_gpu)
 
 
 class Table:
@@ -171,6 +176,7 @@ def look(state: State, machine: Machine, wanted: Need, room: Room, hearing: Hear
         free=room.free(machine),
         heard=hearing.get(machine_id) if hearing is not None else None,
         regions=wanted.regions,
+        lacking=wanted.lacking,
         each_gpu=wanted.each_gpu,
         gang=_apart(state, machine_id) if wanted.profile.nodes > 1 else None,
     )

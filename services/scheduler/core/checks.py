@@ -44,6 +44,8 @@ class Query(msgspec.Struct, frozen=True):
     heard: Heard | None
     regions: tuple[str, ...] = ()
     """Where the licence of the weights lets them run; empty: anywhere."""
+    lacking: str = ""
+    """What of its fine-tunings the library does not have."""
     each_gpu: Need | None = None
     """What each GPU must hold; None: that is not known."""
     gang: str | None = None
@@ -78,6 +80,8 @@ def engine(q: Query) -> str | None:
 def weights(q: Query) -> str | None:
     if q.weights is None:
         return f"the library has no {q.source}"
+    if q.lacking:
+        return f"the library has no {q.lacking}"
     if q.weights and q.mirrors == 0:
         return f"no mirror serves {q.weights}"
     return None
@@ -262,6 +266,7 @@ def query(
     free: Free,
     heard: Heard | None,
     regions: tuple[str, ...],
+    lacking: str,
     each_gpu: Need | None,
     gang: str | None,
 ) -> Query:
@@ -273,5 +278,6 @@ def query(
         adapters = frozenset(port.adapter for port in ports if port.state == "active")
         chosen = choose(machine.facts, could, profile.gpus_per_node, profile.gpu_class, adapters)
     return Query(
-        *(machine, profile, source, weights, version, mirrors, free, could, chosen, heard, regions, each_gpu, gang)
+        *(machine, profile, source, weights, version, mirrors, free, could, chosen, heard, regions),
+        *(lacking, each_gpu, gang),
     )

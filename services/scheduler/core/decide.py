@@ -132,7 +132,7 @@ def _start(state: State, command: StartModel, now: datetime) -> Event | None:
 
 
 def _wake(state: State, command: WakeModel, now: datetime) -> Event | None:
-    model = model_named(state, command.model)
+    model = _of_adapter(state, command.model) or model_named(state, command.model)
     if model.stopped is not None:
         raise Refused.one("model", f"{model.name} is stopped by an administrator{_because(model.stopped)}: start it")
     if state.facts.stopped is not None:
@@ -142,6 +142,12 @@ def _wake(state: State, command: WakeModel, now: datetime) -> Event | None:
     if model.awake and model.asked_at is not None and now - model.asked_at < ASKED_AGAIN:
         return None
     return ModelWoken(at=now, model=model.name)
+
+
+def _of_adapter(state: State, name: str) -> Model | None:
+    """The model whose fine-tuning is called so: it is asked for under its own name."""
+    models = (model for model in state.facts.models.values() if not model.removed)
+    return next((model for model in models if any(a.name == name for a in model.spec.adapters)), None)
 
 
 def _because(reason: str) -> str:

@@ -107,7 +107,8 @@ def autoscale(
     changed = max([*(r.ready_at for r in ready if r.ready_at is not None), *_since(model)], default=now)
     settled_ms = milliseconds(now - changed)
     uses = [(traffic.of(r.replica_id), r.profile.parallel) for r in ready]
-    waiting = traffic.of_model(model.name).waiting_short + sum(max(0.0, u.busy_short - slots) for u, slots in uses)
+    asked = traffic.of_model(model.name, model.spec.adapters)
+    waiting = asked.waiting_short + sum(max(0.0, u.busy_short - slots) for u, slots in uses)
     firsts = [u.ttft_ms for u, _ in uses if u.ttft_ms is not None]
     ttft_ms = sum(firsts) / len(firsts) if firsts else None
     scaling = model.spec.scaling
@@ -136,7 +137,7 @@ def autoscale(
             reason = f"the first token takes {ttft_ms:.0f} ms, {scaling.target_ttft_ms} ms are allowed"
             return event(count + 1, SHORT_MS, waiting, busy, reason)
     if settled_ms >= LONG_MS and count > least and traffic.listening_ms >= LONG_MS:
-        waited = traffic.of_model(model.name).waiting_long
+        waited = asked.waiting_long
         busy = sum(u.busy_long for u, _ in uses)
         slow = scaling.target_ttft_ms is not None and ttft_ms is not None and ttft_ms > FULL * scaling.target_ttft_ms
         if waited < 0.1 and not slow and busy <= FULL * slots * (count - 1):
@@ -161,7 +162,7 @@ def _percent(busy: float, slots: int, count: int) -> str:
 def idle_since(model: Model, replicas: Sequence[Replica], traffic: Traffic) -> datetime:
     """Since when nobody uses it: its last request, the last that waited for it, or its start."""
     times = [r.ready_at for r in replicas if r.ready_at is not None]
-    used = traffic.of_model(model.name).last_used
+    used = traffic.of_model(model.name, model.spec.adapters).last_used
     return max([*times, *([used] if used else []), *([model.asked_at] if model.asked_at else [])])
 
 
@@ -176,7 +177,7 @@ def evictable(model: Model, replicas: Sequence[Replica], traffic: Traffic | None
     if any(r.phase != "ready" or r.ready_at is None for r in running):
         return None
     scaling = model.spec.scaling
-    use = traffic.of_model(model.name)
+    use = traffic.of_model(model.name, model.spec.adapters)
     if use.waiting or any(traffic.of(r.replica_id).in_flight for r in replicas):
         return None
     if any(now - r.ready_at < timedelta(seconds=scaling.min_lifetime_s) for r in running if r.ready_at is not None):

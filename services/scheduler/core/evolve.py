@@ -156,7 +156,8 @@ def _rack(state: State, event: RackCapped, position: int) -> None:
 def _touch_source(state: State, name: str, position: int) -> None:
     state.room = position
     for model in state.facts.models.values():
-        if model.spec.source and model.spec.source.removeprefix("library:").partition("@")[0] == name:
+        sources = [model.spec.source, *(adapter.source for adapter in model.spec.adapters)]
+        if any(source and source.removeprefix("library:").partition("@")[0] == name for source in sources):
             model.touched = position
 
 

@@ -60,7 +60,9 @@ class Look:
         self.groups = wanted(self.state, model)
         self.wanted = sum(group.count for group in self.groups)
         self.weights = {model.fingerprint: self.state.weights_of(model.spec)}
+        self.adapters = {model.fingerprint: self.state.adapters_of(model.spec)}
         if model.trial is not None:
+            self.adapters[model.trial.fingerprint] = self.state.adapters_of(model.trial.spec)
             self.weights[model.trial.fingerprint] = self.state.weights_of(model.trial.spec)
         self.decisions: list[Decision] = []
         self.short = False
@@ -148,6 +150,9 @@ class Look:
         weights = self.weights[replica.fingerprint]
         if weights is not None and replica.weights != weights:
             return f"{weights} replaces {replica.weights or 'no weights'}"
+        for name, version in self.adapters[replica.fingerprint].items():
+            if replica.adapters.get(name) != version:
+                return f"{version} replaces {replica.adapters.get(name, 'nothing')} as the adapter {name}"
         for shard in replica.shards.values():
             machine_id = shard.placement.machine_id
             machine = self.state.facts.machines.get(machine_id)
@@ -365,6 +370,7 @@ class Look:
                 reason=self._reason(part, running + already, outdated),
                 nvlink_domain=placing.domain,
                 fabric=placing.fabric,
+                adapters=self.state.adapters_of(part.spec),
                 leader_port=leader_port(self.state, replica_id, shards) if len(shards) > 1 else 0,
             )
         )

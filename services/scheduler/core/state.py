@@ -80,6 +80,8 @@ class Replica(msgspec.Struct, omit_defaults=True):
     fabric: str | None = None
     leader_port: int = 0
     allow_pickle: bool = False
+    adapters: dict[str, str] = {}
+    """Fine-tunings it loads: name to ``NAME@VERSION``."""
     measured: bool = False
     """How fast it answers was told."""
 
@@ -311,9 +313,16 @@ class State:
 
     def weights_of(self, spec: ModelSpec) -> str | None:
         """``NAME@VERSION`` a new replica would be started from; empty if it needs none, None if there are none."""
-        if spec.source is None:
-            return ""
-        name, _, version = spec.source.removeprefix("library:").partition("@")
+        return self.version_of(spec.source) if spec.source is not None else ""
+
+    def adapters_of(self, spec: ModelSpec) -> dict[str, str]:
+        """Fine-tunings a new replica would load, as far as the library has them: name to ``NAME@VERSION``."""
+        found = {adapter.name: self.version_of(adapter.source) for adapter in spec.adapters}
+        return {name: version for name, version in found.items() if version is not None}
+
+    def version_of(self, source: str) -> str | None:
+        """``NAME@VERSION`` that a source means now; None: the library has none."""
+        name, _, version = source.removeprefix("library:").partition("@")
         known = self.facts.library.get(name, ())
         if version:
             return f"{name}@{version}" if version in known else None

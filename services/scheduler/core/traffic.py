@@ -7,6 +7,8 @@ from datetime import datetime
 
 import msgspec
 
+from libs.events.model import Adapter
+
 SHORT_MS = 30_000
 """More is decided on this: long enough that one burst is not a trend, short enough that people still wait."""
 LONG_MS = 300_000
@@ -53,8 +55,22 @@ class Traffic(msgspec.Struct, frozen=True):
     def of(self, replica_id: str) -> ReplicaUse:
         return self.replicas.get(replica_id, _NO_REPLICA_USE)
 
-    def of_model(self, model: str) -> ModelUse:
-        return self.models.get(model, _NO_MODEL_USE)
+    def of_model(self, model: str, adapters: tuple[Adapter, ...] = ()) -> ModelUse:
+        """With what is asked of its fine-tunings, which gateways tell by their own names."""
+        use = self.models.get(model, _NO_MODEL_USE)
+        for adapter in adapters:
+            use = _both(use, self.models.get(adapter.name, _NO_MODEL_USE))
+        return use
+
+
+def _both(one: ModelUse, other: ModelUse) -> ModelUse:
+    used = [at for at in (one.last_used, other.last_used) if at is not None]
+    return ModelUse(
+        last_used=max(used, default=None),
+        waiting=one.waiting + other.waiting,
+        waiting_short=one.waiting_short + other.waiting_short,
+        waiting_long=one.waiting_long + other.waiting_long,
+    )
 
 
 _NO_REPLICA_USE = ReplicaUse()

@@ -8,6 +8,7 @@ import msgspec
 
 from libs.events.views import (
     Endpoint,
+    LoraWanted,
     ModelView,
     NodeView,
     ReplicaView,
@@ -40,6 +41,7 @@ def route(state: State, model: Model) -> Route:
             draining=replica.phase == "draining",
             weight=replica.profile.weight,
             canary=model.trial is not None and replica.fingerprint == model.trial.fingerprint,
+            adapters=tuple(sorted(replica.adapters)),
         )
         for replica in state.replicas_of(model.name)
         if replica.phase in ("ready", "draining")
@@ -61,6 +63,7 @@ def route(state: State, model: Model) -> Route:
         stopped_reason=reason,
         canary_percent=canary.percent if canary is not None and tried else 0,
         fallbacks=model.spec.fallbacks,
+        adapters=tuple(adapter.name for adapter in model.spec.adapters),
     )
 
 
@@ -96,15 +99,7 @@ def _should_run(replica: Replica) -> bool:
 
 def _shard(state: State, replica: Replica, shard: Shard) -> ShardWanted:
     profile = replica.profile
-    weights = None
-    version = state.facts.versions.get(replica.weights)
-    if version is not None:
-        weights = WeightsWanted(
-            name=version.name,
-            version=version.version,
-            files=version.files,
-            mirrors=tuple(url for _, url in sorted(state.facts.mirrors.items())),
-        )
+    loras = [(name, _weights(state, version)) for name, version in sorted(replica.adapters.items())]
     return ShardWanted(
         shard_id=shard.placement.shard_id,
         replica_id=replica.replica_id,
@@ -121,7 +116,8 @@ def _shard(state: State, replica: Replica, shard: Shard) -> ShardWanted:
         args=profile.args,
         env=profile.env,
         startup_timeout_s=profile.startup_timeout_s,
-        weights=weights,
+        weights=_weights(state, replica.weights),
+        loras=tuple(LoraWanted(name=name, weights=weights) for name, weights in loras if weights is not None),
         draining=replica.phase == "draining",
         rank=list(replica.shards).index(shard.placement.shard_id),
         ranks=len(replica.shards),
@@ -132,6 +128,18 @@ def _shard(state: State, replica: Replica, shard: Shard) -> ShardWanted:
         tp=profile.tp,
         pp=profile.pp,
         allow_pickle=replica.allow_pickle,
+    )
+
+
+def _weights(state: State, name: str) -> WeightsWanted | None:
+    version = state.facts.versions.get(name)
+    if version is None:
+        return None
+    return WeightsWanted(
+        name=version.name,
+        version=version.version,
+        files=version.files,
+        mirrors=tuple(url for _, url in sorted(state.facts.mirrors.items())),
     )
 
 
