@@ -7,8 +7,8 @@ from typing import Literal
 from .contract import Event, Value, registered
 
 ErrandKind = Literal["restart_agent", "restart_shard", "change_settings", "remove_weights"]
-"""Another kind needs a feature of its own (``MachineRegistered.features``): what holds a kind that an agent does not know
-it cannot read, and that is all that it should run."""
+"""Another kind needs a feature of its own (``MachineRegistered.features``): an agent cannot read what holds a kind it
+does not know, and that is all that it should run."""
 
 
 class Errand(Value, frozen=True, kw_only=True):

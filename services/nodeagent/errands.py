@@ -19,6 +19,7 @@ from .adapters.store import Rejected
 from .changes import Changes, NotChanged
 from .core import errands as core
 from .core.errands import ErrandRecord, Outcome
+from .core.weights import used_by
 from .node import Node
 from .supervisor import Supervisor
 
@@ -162,18 +163,11 @@ class Errands:
     async def _remove_weights(self, record: ErrandRecord) -> tuple[Outcome, str]:
         name, _, version = record.errand.weights.partition("@")
         supervisor = self._supervisor
-        running = {
-            shard_id: life.wanted.weights
-            for shard_id, life in supervisor.lives.items()
-            if life.wanted.weights is not None and not life.ended
-        }
+        lives = supervisor.lives
+        running = {shard_id: used_by(life.wanted) for shard_id, life in lives.items() if not life.ended}
         shards = supervisor.desired.shards if supervisor.desired is not None else ()
-        wanted = {
-            shard.shard_id: shard.weights
-            for shard in shards
-            if shard.weights is not None
-            and not ((life := supervisor.lives.get(shard.shard_id)) is not None and life.ended)
-        }
+        over = {shard_id for shard_id, life in lives.items() if life.ended}
+        wanted = {shard.shard_id: used_by(shard) for shard in shards if shard.shard_id not in over}
         fetching = self._node.fetching
         if not record.begun_in:
             why = fetching.stays(name, version, running, wanted)

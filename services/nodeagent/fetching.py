@@ -22,6 +22,9 @@ from .core import weights as rules
 
 log = logging.getLogger(__name__)
 
+Used = Mapping[str, tuple[WeightsWanted, ...]]
+"""Shard id to the weights it uses."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -135,9 +138,7 @@ class Fetching:
         """Whether anything of a version is here under its name."""
         return self._store.holds(name, version)
 
-    def stays(
-        self, name: str, version: str, running: Mapping[str, WeightsWanted], wanted: Mapping[str, WeightsWanted]
-    ) -> str | None:
+    def stays(self, name: str, version: str, running: Used, wanted: Used) -> str | None:
         """Why a version is not removed, or None; the arguments as for ``remove``."""
         refusal = rules.removal_refusal(
             name, version, running=_named(running), wanted=_named(wanted), fetching=self._under_way
@@ -147,9 +148,7 @@ class Fetching:
             return f"there are no weights {name}@{version} on this machine; there are: {there}"
         return refusal
 
-    async def remove(
-        self, name: str, version: str, running: Mapping[str, WeightsWanted], wanted: Mapping[str, WeightsWanted]
-    ) -> int:
+    async def remove(self, name: str, version: str, running: Used, wanted: Used) -> int:
         """Remove a version nobody uses; bytes that became free. ``running``, ``wanted``: by shard id.
 
         Raises Rejected with the reason why it stays.
@@ -159,7 +158,8 @@ class Fetching:
         why = self.stays(name, version, running, wanted)
         if why is not None:
             raise Rejected(why)
-        used = [*running.values(), *wanted.values(), *(weights for weights, _ in self._under_way.values())]
+        used = [weights for one in (*running.values(), *wanted.values()) for weights in one]
+        used += [weights for weights, _ in self._under_way.values()]
         keep = frozenset(file.sha256 for weights in used for file in weights.files)
         # From here on whoever wants weights waits: what is there when it looks is there when it has linked it.
         self._quiet.clear()
@@ -281,8 +281,8 @@ class Fetching:
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*arguments, **named))
 
 
-def _named(weights: Mapping[str, WeightsWanted]) -> dict[str, str]:
-    return {shard_id: f"{one.name}@{one.version}" for shard_id, one in weights.items()}
+def _named(used: Used) -> dict[str, list[str]]:
+    return {shard_id: [f"{one.name}@{one.version}" for one in weights] for shard_id, weights in used.items()}
 
 
 def _looked_at(task: asyncio.Task[int]) -> None:

@@ -28,14 +28,14 @@ from .adapters.engine import EngineClient
 from .adapters.output import last_lines
 from .adapters.process import StillRunning
 from .core import sentences
-from .core.engines import Engine, Place, environment
+from .core.engines import Engine, Lora, Place, environment
 from .core.layout import Layout, fell_back
 from .core.record import ENDED, EngineProcess, ShardRecord
 from .node import Failure, Node
 from .readiness import until_serving
 from .shard_state import ShardState
 from .vigil import Vigil
-from .weights import brought
+from .weights import brought, loras
 
 log = logging.getLogger(__name__)
 
@@ -140,15 +140,17 @@ class ShardLife(ShardState):
         self._report(ShardStarting, engine=wanted.engine)
         # From here on its room is taken: the next shard that asks finds less.
         self._write(phase="fetching")
-        weights = None
+        weights, fetched_bytes = None, 0
         if wanted.weights is not None:
             fetched = await brought(node, wanted, wanted.weights)
-            self._write(fetched_bytes=fetched.fetched_bytes)
+            fetched_bytes = fetched.fetched_bytes
             entry = engine.entry([file.path for file in wanted.weights.files])
             weights = str(fetched.folder / entry) if entry is not None else None
+        found, more_bytes = await loras(node, wanted)
+        self._write(fetched_bytes=fetched_bytes + more_bytes)
         async with node.devices(wanted.devices):
             for attempt in (1, 2):
-                self._spawn(engine, key, weights)
+                self._spawn(engine, key, weights, found)
                 try:
                     await self._until_ready()
                     return
@@ -176,7 +178,7 @@ class ShardLife(ShardState):
         except BadSecret as error:
             raise Failure("refused", f"its key cannot be opened: {error}") from None
 
-    def _spawn(self, engine: Engine, key: str | None, weights: str | None) -> None:
+    def _spawn(self, engine: Engine, key: str | None, weights: str | None, loras: tuple[Lora, ...]) -> None:
         node, wanted = self._node, self.wanted
         host = node.host
         port = free_port(host)
@@ -188,6 +190,7 @@ class ShardLife(ShardState):
             cpu_count=node.cpu_count,
             interface=node.interface,
             ports=node.ports(),
+            loras=loras,
         )
         command = engine.command(wanted, place)
         self._used_before_mb = node.gpu_used_mb()

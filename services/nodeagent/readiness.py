@@ -63,7 +63,7 @@ async def until_serving(
         await asyncio.sleep(0.05 if time.monotonic() - begun < 2 else 0.25)
     held = await gpu_memory.until_held(node, wanted, process, used_before_mb, 0.0, raise_if_dead)
     try:
-        trouble = await client.generates(wanted.served_name)
+        trouble = await client.generates(wanted.served_name) or await _loras_trouble(wanted, client)
     except Unreachable as error:
         await asyncio.sleep(_DIES_WITHIN_S)
         raise_if_dead()
@@ -71,3 +71,17 @@ async def until_serving(
     if trouble is not None:
         raise Failure("loading", trouble)
     return held
+
+
+async def _loras_trouble(wanted: ShardWanted, client: EngineClient) -> str | None:
+    """A sentence unless each fine-tuning is listed and has generated a token. Raises Unreachable."""
+    if not wanted.loras:
+        return None
+    listed = await client.listed()
+    for lora in wanted.loras:
+        if lora.name not in listed:
+            return f"the adapter {lora.name} was not loaded: the engine lists {', '.join(sorted(listed)) or 'nothing'}"
+        trouble = await client.generates(lora.name)
+        if trouble is not None:
+            return f"the adapter {lora.name}: {trouble}"
+    return None

@@ -16,6 +16,7 @@ from libs.events.views import ShardWanted
 from .adapters.process import Usage
 from .core.readings import Readings
 from .core.record import ENDED, PHASES, ShardRecord
+from .core.weights import used_by
 from .node import Node
 from .vigil import Vigil
 
@@ -52,8 +53,9 @@ class ShardState:
     def sample(self) -> ShardSample:
         """How it is doing. What is not known is left out."""
         usage, standing = self.usage, None
-        if self.record.phase == "fetching" and self.wanted.weights is not None:
-            standing = self._node.fetching.standing(self.wanted.weights)
+        if self.record.phase == "fetching":
+            under_way = (self._node.fetching.standing(weights) for weights in used_by(self.wanted))
+            standing = next((one for one in under_way if one is not None), None)
         readings = (self._vigil.readings if self._vigil else None) or Readings()
         return ShardSample(
             shard_id=self.wanted.shard_id,

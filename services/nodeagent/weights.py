@@ -4,11 +4,36 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from libs.events.views import ShardWanted, WeightsWanted
 
 from .adapters.store import Rejected
+from .core.engines import Lora
 from .fetching import Fetched
 from .node import Failure, Node, Progress
+
+
+class _Config(msgspec.Struct):
+    """What is read of PEFT's ``adapter_config.json``."""
+
+    r: int
+
+
+async def loras(node: Node, wanted: ShardWanted) -> tuple[tuple[Lora, ...], int]:
+    """The fine-tunings of a shard on this machine, and the bytes that had to come for them. Raises Failure."""
+    found, fetched_bytes = [], 0
+    for one in wanted.loras:
+        fetched = await brought(node, wanted, one.weights)
+        fetched_bytes += fetched.fetched_bytes
+        try:
+            config = msgspec.json.decode((fetched.folder / "adapter_config.json").read_bytes(), type=_Config)
+        except (OSError, msgspec.DecodeError) as error:
+            raise Failure(
+                "checking", f"the adapter {one.name} has no adapter_config.json that says its rank: {error}"
+            ) from None
+        found.append(Lora(name=one.name, folder=str(fetched.folder), rank=config.r))
+    return tuple(found), fetched_bytes
 
 
 async def brought(node: Node, wanted: ShardWanted, weights: WeightsWanted) -> Fetched:

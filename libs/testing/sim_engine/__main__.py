@@ -26,7 +26,8 @@ def options() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--model", default="sim", help="the only model name it answers to")
+    parser.add_argument("--model", default="sim", help="the model name it answers to")
+    parser.add_argument("--lora", action="append", default=[], help="another name it answers to, as of an adapter")
     parser.add_argument("--parallel", type=int, default=256, help="answers generated at once; more wait")
     parser.add_argument("--context-length", type=int, default=32768, help="tokens of prompt and answer together")
     parser.add_argument("--kv-tokens", type=int, default=131072, help="what vllm:kv_cache_usage_perc is a part of")
@@ -45,7 +46,7 @@ async def serve(chosen: argparse.Namespace, key: str | None) -> None:
     loop = asyncio.get_running_loop()
     behaviour = Behaviour(**{name: getattr(chosen, name) for name in Behaviour.__struct_fields__})
     engine = Engine(behaviour, chosen.parallel, chosen.kv_tokens)
-    site = Site(engine, chosen.model, key, chosen.context_length, VERSION, loaded=chosen.load_s <= 0)
+    site = Site(engine, chosen.model, key, chosen.context_length, VERSION, chosen.load_s <= 0, tuple(chosen.lora))
     if not site.loaded:
         loop.call_later(chosen.load_s, setattr, site, "loaded", True)
     server = await loop.create_server(lambda: Connection(site), chosen.host, chosen.port, backlog=1024)

@@ -31,6 +31,7 @@ class Site:
     context_length: int
     version: str
     loaded: bool = True
+    loras: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.bearer = f"Bearer {self.key}".encode() if self.key else None
@@ -191,7 +192,8 @@ class Connection(asyncio.Protocol):
             case b"GET", b"/v1/models":
                 card = {"id": site.model, "object": "model", "created": CREATED, "owned_by": "sim"}
                 card |= {"root": site.model, "parent": None, "max_model_len": site.context_length}
-                self._reply(200, msgspec.json.encode({"object": "list", "data": [card]}))
+                loras = [card | {"id": name, "root": name, "parent": site.model} for name in site.loras]
+                self._reply(200, msgspec.json.encode({"object": "list", "data": [card, *loras]}))
             case b"GET", b"/metrics":
                 self._reply(200, site.engine.metrics(site.model), b"text/plain; version=0.0.4")
             case b"GET", b"/version":
@@ -214,7 +216,7 @@ class Connection(asyncio.Protocol):
         except msgspec.DecodeError as problem:
             self._reply(400, error(400, str(problem)))
             return None
-        if asked.model is not None and asked.model != self._site.model:
+        if asked.model is not None and asked.model not in (self._site.model, *self._site.loras):
             self._reply(404, error(404, f"The model `{asked.model}` does not exist.", "model"))
             return None
         return asked
@@ -303,7 +305,7 @@ class Connection(asyncio.Protocol):
             self._reply(400, error(400, refusal, field))
             return
         head = SSE_HEAD % request_id.encode() if asked.stream else b""
-        shape = shape_of(chat, site.model)
+        shape = shape_of(chat, asked.model or site.model)
         self._generation = Generation(self, shape, asked, behaviour, record, head)
         engine.submit(self._generation)
 

@@ -18,6 +18,14 @@ _FIRST_TOKEN_S = 120.0
 """A first token may wait for kernels to be compiled."""
 
 
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: tuple[_Model, ...] = ()
+
+
 class EngineClient:
     """One engine, at ``url`` (without ``/v1``)."""
 
@@ -69,6 +77,14 @@ class EngineClient:
                 return f"its first token failed: its answer has no {field}"
             return None
         return trouble
+
+    async def listed(self) -> set[str]:
+        """The names it answers to. Raises Unreachable."""
+        answer = await http.request("GET", f"{self.url}/v1/models", headers=self._headers, timeout_s=5)
+        try:
+            return {one.id for one in msgspec.json.decode(answer.body, type=_Models).data}
+        except msgspec.DecodeError:
+            return set()
 
     async def _ask(self, what: str, body: dict[str, Any]) -> http.Response:
         return await http.request(

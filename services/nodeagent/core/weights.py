@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePosixPath
 
-from libs.events.views import WeightsWanted
+from libs.events.views import ShardWanted, WeightsWanted
 
 _PICKLED = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
 
@@ -36,8 +36,19 @@ def refusal(weights: WeightsWanted, pickles_allowed: bool = False) -> str | None
     return None
 
 
+def used_by(wanted: ShardWanted) -> tuple[WeightsWanted, ...]:
+    """All the weights of a shard, its fine-tunings' too."""
+    own = (wanted.weights,) if wanted.weights is not None else ()
+    return (*own, *(lora.weights for lora in wanted.loras))
+
+
 def removal_refusal(
-    name: str, version: str, *, running: Mapping[str, str], wanted: Mapping[str, str], fetching: Iterable[str]
+    name: str,
+    version: str,
+    *,
+    running: Mapping[str, Collection[str]],
+    wanted: Mapping[str, Collection[str]],
+    fetching: Iterable[str],
 ) -> str | None:
     """Why a version's copy stays on the machine, or None.
 
@@ -49,10 +60,10 @@ def removal_refusal(
         if not _safe(part):
             return f"{part!r} cannot be the name of weights"
     for shard_id, used in running.items():
-        if used == weights:
+        if weights in used:
             return f"{shard_id} uses {weights}: stop its model first"
     for shard_id, used in wanted.items():
-        if used == weights:
+        if weights in used:
             return f"{shard_id} is to run {weights} here"
     if weights in fetching:
         return f"{weights} is being fetched"

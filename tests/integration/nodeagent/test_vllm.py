@@ -13,14 +13,14 @@ import pytest
 from libs.events.library import WeightFile
 from libs.events.machine import MachineRegistered, ShardSample
 from libs.events.shard import ShardReady, ShardStopped
-from libs.events.views import WeightsWanted
+from libs.events.views import LoraWanted, WeightsWanted
 from libs.runtime.secrets import seal
 from libs.testing.waiting import eventually
 from tests.unit.nodeagent.wanted import shard
 
 from .box import Box
 from .files import serving
-from .vllm_environment import VERSION, engines_folder, make_model
+from .vllm_environment import VERSION, engines_folder, make_lora, make_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
@@ -51,7 +51,8 @@ def model(engines: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-async def test_vllm_answers_chat_and_leaves_nothing(box: Box, engines: Path, model: Path) -> None:
+async def test_vllm_answers_chat_and_leaves_nothing(box: Box, engines: Path, model: Path, tmp_path: Path) -> None:
+    make_lora(engines, tmp_path / "lora")
     box.settings = msgspec.structs.replace(
         box.settings, engines=("vllm",), engines_dir=engines, stop_grace_s=20.0, sample_every_s=0.5
     )
@@ -60,6 +61,10 @@ async def test_vllm_answers_chat_and_leaves_nothing(box: Box, engines: Path, mod
             mirror.add(path.read_bytes(), path.name) for path in sorted(model.iterdir()) if path.is_file()
         ]
         weights = WeightsWanted(name="tiny", version="v1", files=tuple(files), mirrors=(mirror.url,))
+        tuned = tuple(mirror.add(path.read_bytes(), path.name) for path in sorted((tmp_path / "lora").iterdir()))
+        lora = LoraWanted(
+            name="tuned", weights=WeightsWanted(name="lora", version="v1", files=tuned, mirrors=(mirror.url,))
+        )
         box.start_agent()
         machine = await box.next(MachineRegistered, deadline_s=200)
         (found,) = machine.engines
@@ -67,6 +72,7 @@ async def test_vllm_answers_chat_and_leaves_nothing(box: Box, engines: Path, mod
         common: dict[str, Any] = {
             "engine": "vllm", "weights": weights, "context_length": 512, "parallel": 4, "cores": 2,
             "memory_mb": 4000, "served_name": "tiny", "sealed_key": seal(machine.sealing_key, KEY.encode()),
+            "loras": (lora,),
         }  # fmt: skip
         await box.want(shard(args=ARGS, env={"VLLM_CPU_KVCACHE_SPACE": "1"}, **common))
         ready = await box.next(ShardReady, deadline_s=240)
@@ -78,6 +84,16 @@ async def test_vllm_answers_chat_and_leaves_nothing(box: Box, engines: Path, mod
         "model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 20, "ignore_eos": True,
     })  # fmt: skip
     assert said["usage"]["completion_tokens"] == 20
+
+    def sure(name: str) -> list[float]:
+        asked = {"model": name, "prompt": "a small model", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+        choice = ask(ready.url, "completions", asked | {"logprobs": 1})["choices"][0]
+        found: list[float] = choice["logprobs"]["token_logprobs"]
+        return found
+
+    own, tuned_one = sure("tiny"), sure("tuned")
+    assert len(own) == len(tuned_one) == 12
+    assert max(abs(a - b) for a, b in zip(own, tuned_one, strict=True)) > 0.01, "the adapter changes what is answered"
 
     def measured() -> ShardSample | None:
         shards = [one for sample in box.samples[-2:] for one in sample.shards]

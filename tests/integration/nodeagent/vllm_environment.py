@@ -47,6 +47,26 @@ LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder, safe_seriali
 """
 
 
+_LORA = """
+import json, sys, torch
+from pathlib import Path
+from safetensors.torch import save_file
+folder = Path(sys.argv[1])
+torch.manual_seed(1)
+tensors = {}
+for layer in range(2):
+    for name, out in (("q_proj", 256), ("v_proj", 128)):
+        at = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+        tensors[f"{at}.lora_A.weight"] = torch.randn(4, 256)
+        tensors[f"{at}.lora_B.weight"] = torch.randn(out, 4)
+save_file(tensors, folder / "adapter_model.safetensors")
+(folder / "adapter_config.json").write_text(json.dumps({
+    "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 64, "lora_dropout": 0.0, "bias": "none",
+    "target_modules": ["q_proj", "v_proj"], "base_model_name_or_path": "tiny",
+}))
+"""
+
+
 def engines_folder(scratch: Path) -> Path:
     """A folder with ``vllm-0.32.0`` in it: the one ``LLMGW_TEST_ENGINES`` names, else made now (3.4 GB, minutes).
 
@@ -84,6 +104,15 @@ def _install(environment: Path) -> None:
 
 def make_model(engines: Path, folder: Path) -> None:
     """A two-layer Llama with random weights, a byte-level tokenizer and a chat template."""
+    _make(engines, _MODEL, folder)
+
+
+def make_lora(engines: Path, folder: Path) -> None:
+    """A random adapter for that model, in the format of PEFT."""
+    _make(engines, _LORA, folder)
+
+
+def _make(engines: Path, program: str, folder: Path) -> None:
     folder.mkdir(parents=True)
     python = engines / f"vllm-{VERSION}" / "bin" / "python"
-    subprocess.run([str(python), "-c", _MODEL, str(folder)], check=True, capture_output=True, timeout=300)
+    subprocess.run([str(python), "-c", program, str(folder)], check=True, capture_output=True, timeout=300)

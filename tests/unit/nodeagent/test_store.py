@@ -112,6 +112,6 @@ def test_a_removal_that_was_cut_short_is_finished(tmp_path: Path, store: Store) 
 )
 def test_what_is_used_stays(name: str, version: str, why: str | None) -> None:
     found = removal_refusal(
-        name, version, running={"r-1-0": "one@v1"}, wanted={"r-2-0": "two@v1"}, fetching=["three@v1"]
+        name, version, running={"r-1-0": ["one@v1"]}, wanted={"r-2-0": ["base@v1", "two@v1"]}, fetching=["three@v1"]
     )
     assert found is None if why is None else why in (found or "")

@@ -1,6 +1,6 @@
 """The engines an agent can run: what they need, how they are started, and how their figures are named."""
 
-from .base import Engine, Place, cores_for
+from .base import Engine, Lora, Place, cores_for
 from .comfyui import Comfyui
 from .environment import environment
 from .llamacpp import LlamaCpp
@@ -14,6 +14,7 @@ __all__ = [
     "Comfyui",
     "Engine",
     "LlamaCpp",
+    "Lora",
     "Place",
     "Sglang",
     "Sim",

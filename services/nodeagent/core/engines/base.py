@@ -15,6 +15,14 @@ from ..layout import Layout
 from ..readings import MetricNames, Readings, read
 
 
+class Lora(msgspec.Struct, frozen=True, kw_only=True):
+    """A fine-tuning on this machine, in the format of PEFT."""
+
+    name: str
+    folder: str
+    rank: int
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where one shard is to run."""
 
@@ -27,6 +35,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """The network interface that holds ``host``."""
     ports: tuple[FabricPort, ...] = ()
     """Of this machine's network adapters."""
+    loras: tuple[Lora, ...] = ()
 
 
 class Engine(Protocol):
@@ -158,4 +167,23 @@ def folder_of_safetensors(wanted: ShardWanted) -> str | None:
         return f"it needs a model's folder with its config.json, and {wanted.weights.name} has none"
     if not any(path.endswith(".safetensors") for path in paths) and not wanted.allow_pickle:
         return f"{wanted.weights.name} has no safetensors files"
+    return None
+
+
+def no_loras(wanted: ShardWanted, called: str) -> str | None:
+    """Why an engine that knows no fine-tunings by name does not run a shard with some, or None."""
+    if not wanted.loras:
+        return None
+    return (
+        f"{called} does not answer under an adapter's own name: leave out {wanted.loras[0].name}, or run it with vLLM"
+    )
+
+
+def unfit_loras(wanted: ShardWanted) -> str | None:
+    """Why the fine-tunings asked for cannot be loaded, or None. For engines that load PEFT's folders."""
+    for lora in wanted.loras:
+        paths = [file.path for file in lora.weights.files]
+        for needed in ("adapter_config.json", "adapter_model.safetensors"):
+            if needed not in paths:
+                return f"the adapter {lora.name} ({lora.weights.name}) has no {needed}"
     return None

@@ -11,7 +11,7 @@ from libs.events.views import ShardWanted
 
 from ..layout import Layout
 from ..readings import Readings
-from .base import Place, unsafe
+from .base import Place, no_loras, unsafe
 from .python_environment import isolated
 
 
@@ -61,7 +61,7 @@ class Comfyui(msgspec.Struct, frozen=True, kw_only=True):
     def refusal(self, wanted: ShardWanted, gpus: Mapping[str, Gpu]) -> str | None:
         if len(wanted.devices) > 1 or wanted.ranks > 1:
             return "ComfyUI runs on one card of one machine"
-        return unsafe(wanted)
+        return no_loras(wanted, "ComfyUI") or unsafe(wanted)
 
     def entry(self, paths: Sequence[str]) -> str | None:
         return ""

@@ -11,7 +11,7 @@ from libs.events.views import ShardWanted
 
 from ..layout import Layout, of_llamacpp
 from ..readings import MetricNames
-from .base import Place, Prometheus, cores_for, unsafe
+from .base import Place, Prometheus, cores_for, no_loras, unsafe
 from .options import Option, refusal_of
 
 
@@ -74,7 +74,11 @@ class LlamaCpp(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
         if wanted.ranks > 1:
             return "llama.cpp runs on one machine"
         # A program the settings name knows more options than the launcher of the package.
-        return unsafe(wanted) or (None if self.binary else refusal_of(wanted.args, LLAMACPP_OPTIONS))
+        return (
+            no_loras(wanted, "llama.cpp")
+            or unsafe(wanted)
+            or (None if self.binary else refusal_of(wanted.args, LLAMACPP_OPTIONS))
+        )
 
     def entry(self, paths: Sequence[str]) -> str | None:
         # A split model is opened by its first part, which sorts first. A projector is never the model.

@@ -10,7 +10,7 @@ from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
 
 from ..readings import MetricNames
-from .base import Place, Prometheus, folder_of_safetensors, shape, stages, unsafe, width
+from .base import Place, Prometheus, folder_of_safetensors, shape, stages, unfit_loras, unsafe, width
 from .python_environment import isolated
 
 SGLANG_METRICS = MetricNames(
@@ -47,7 +47,7 @@ class Sglang(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
         weights = folder_of_safetensors(wanted)
         if weights is not None:
             return f"SGLang cannot run it: {weights}"
-        return shape(wanted, gpus, least_capability=7.5, called="SGLang") or unsafe(wanted)
+        return shape(wanted, gpus, least_capability=7.5, called="SGLang") or unfit_loras(wanted) or unsafe(wanted)
 
     def entry(self, paths: Sequence[str]) -> str | None:
         return "" if "config.json" in paths else None
@@ -62,6 +62,10 @@ class Sglang(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
         if wanted.ranks > 1:
             command += ["--nnodes", str(wanted.ranks), "--node-rank", str(wanted.rank)]
             command += ["--dist-init-addr", f"{wanted.leader_address}:{wanted.leader_port}"]
+        if place.loras:
+            # One place in a batch is the model's own, without an adapter.
+            command += ["--enable-lora", "--max-loras-per-batch", str(len(place.loras) + 1)]
+            command += ["--lora-paths", *(f"{lora.name}={lora.folder}" for lora in place.loras)]
         return [*command, *wanted.args]
 
     def environment(self, wanted: ShardWanted, place: Place) -> dict[str, str]:

@@ -59,5 +59,6 @@ class Sim(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
             *("--model", wanted.served_name),
             *("--parallel", str(wanted.parallel)),
             *("--context-length", str(wanted.context_length)),
+            *(part for lora in place.loras for part in ("--lora", lora.name)),
             *wanted.args,
         ]

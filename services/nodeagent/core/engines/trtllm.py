@@ -10,7 +10,7 @@ from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
 
 from ..readings import MetricNames
-from .base import Place, Prometheus, folder_of_safetensors, shape, stages, unsafe, width
+from .base import Place, Prometheus, folder_of_safetensors, no_loras, shape, stages, unsafe, width
 from .python_environment import isolated
 
 
@@ -43,7 +43,11 @@ class Trtllm(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
         weights = folder_of_safetensors(wanted)
         if weights is not None:
             return f"TensorRT-LLM cannot run it: {weights}"
-        return shape(wanted, gpus, least_capability=8.0, called="TensorRT-LLM") or unsafe(wanted)
+        return (
+            shape(wanted, gpus, least_capability=8.0, called="TensorRT-LLM")
+            or no_loras(wanted, "TensorRT-LLM")
+            or unsafe(wanted)
+        )
 
     def entry(self, paths: Sequence[str]) -> str | None:
         return "" if "config.json" in paths else None

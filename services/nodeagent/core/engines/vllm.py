@@ -10,7 +10,7 @@ from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
 
 from ..readings import MetricNames
-from .base import Place, Prometheus, cores_for, folder_of_safetensors, shape, stages, unsafe, width
+from .base import Place, Prometheus, cores_for, folder_of_safetensors, shape, stages, unfit_loras, unsafe, width
 from .python_environment import isolated
 
 VLLM_METRICS = MetricNames(
@@ -20,6 +20,9 @@ VLLM_METRICS = MetricNames(
     kv_used="vllm:kv_cache_usage_perc",
     progress=("vllm:prompt_tokens_total",),
 )
+
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The limits of an adapter's rank that vLLM knows."""
 
 _CPU_CACHE_SHARE = 4
 """Of the memory reserved for a shard on the CPU, a quarter is for its KV cache unless the profile says."""
@@ -46,7 +49,7 @@ class Vllm(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
         weights = folder_of_safetensors(wanted)
         if weights is not None:
             return f"vLLM cannot run it: {weights}"
-        return shape(wanted, gpus, least_capability=7.5, called="vLLM") or unsafe(wanted)
+        return shape(wanted, gpus, least_capability=7.5, called="vLLM") or unfit_loras(wanted) or unsafe(wanted)
 
     def entry(self, paths: Sequence[str]) -> str | None:
         return "" if "config.json" in paths else None
@@ -67,6 +70,12 @@ class Vllm(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
             command += ["--master-addr", wanted.leader_address, "--master-port", str(wanted.leader_port)]
             if wanted.rank > 0:
                 command.append("--headless")
+        if place.loras:
+            rank = max(lora.rank for lora in place.loras)
+            command += ["--enable-lora", "--max-loras", str(len(place.loras))]
+            command += ["--max-lora-rank", str(next((one for one in _RANKS if one >= rank), rank))]
+            if wanted.rank == 0:
+                command += ["--lora-modules", *(f"{lora.name}={lora.folder}" for lora in place.loras)]
         return [*command, *wanted.args]
 
     def environment(self, wanted: ShardWanted, place: Place) -> dict[str, str]:
