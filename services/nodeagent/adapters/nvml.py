@@ -82,7 +82,7 @@ class Nvml:
         self, gpus: list[Gpu], silent: list[str], driver: str, cuda: str | None, source: Literal["nvml", "nvidia-smi"]
     ) -> Gpus:
         """The cards that answered, and of those that did not what was known of them."""
-        missing = self._missing(gpus)
+        missing = self._missing(gpus) if gpus or silent else []
         problems = []
         kept: list[Gpu] = []
         if silent or missing:
@@ -110,7 +110,9 @@ class Nvml:
     def _missing(self, gpus: list[Gpu]) -> list[str]:
         """Cards that the kernel sees and the driver does not answer for."""
         answered = {gpu.pci_bus_id for gpu in gpus}
-        return [bus_id for bus_id in cards_on_the_bus(self._here) if bus_id not in answered] if any(answered) else []
+        if gpus and not any(answered):
+            return []  # the driver does not say which is which
+        return [bus_id for bus_id in cards_on_the_bus(self._here) if bus_id not in answered]
 
     def _failed(self, nvml: Any, error: Any) -> Gpus:
         self.handles = {}

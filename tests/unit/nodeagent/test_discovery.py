@@ -134,6 +134,22 @@ def test_one_lost_card_takes_no_other_with_it(tmp_path: Path) -> None:
     assert "GPU 3 does not answer" in unknown.problems[0]
 
 
+def test_an_only_card_that_is_lost_stays_known() -> None:
+    here = described("v100")
+    nvml = Nvml(here, None)
+    (sound,) = nvml.look().gpus
+    assert here.description.nvml is not None
+    (card,) = here.description.nvml.cards
+    card.error = "GPU_IS_LOST"
+    for _ in range(2):
+        found = nvml.look()
+        (lost,) = found.gpus
+        assert (found.state, lost.uuid) == ("verified", sound.uuid)
+        assert "does not answer the driver" in lost.problems[0]
+    card.error = None
+    assert nvml.look().gpus == (sound,)
+
+
 def test_nvidia_smi_stands_in_for_a_library_that_is_not_there() -> None:
     found = look("smi-only")
     assert (found.state, found.source, found.driver, found.cuda) == ("verified", "nvidia-smi", "550.54.15", "12.4")
