@@ -157,7 +157,9 @@ class Gateway:
         del self.in_flight[there[0].replica_id]
         self.last_used[model] = datetime.now(UTC)
 
-    async def served(self, endpoint: Endpoint, model: str, requests: int, *, failed: int = 0) -> None:
+    async def served(
+        self, endpoint: Endpoint, model: str, requests: int, *, failed: int = 0, first_token_ms: float = 10.0
+    ) -> None:
         """It served so many requests by this replica, and the last ``failed`` of them went wrong there."""
         now = datetime.now(UTC)
         self._offset += 1
@@ -166,7 +168,7 @@ class Gateway:
                 request_id=f"req-{self._name}-{self._offset}-{i}", opened_at=now, closed_at=now, key_id="k",
                 project="o/t/p", model_asked=model, model=model, protocol="openai.chat",
                 status="ok" if i < requests - failed else "upstream_error", replica_id=endpoint.replica_id,
-                first_token_ms=10.0,
+                first_token_ms=first_token_ms,
             )
             for i in range(requests)
         )  # fmt: skip

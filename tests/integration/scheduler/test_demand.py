@@ -120,6 +120,27 @@ async def test_numbers_follow_use_and_neither_flap_nor_are_forgotten_when_the_le
         leader.kill()
 
 
+@pytest.mark.slow
+async def test_a_slow_first_token_starts_another(cluster: Cluster) -> None:
+    await cluster.machine("g1", gpus=2)
+    gateway = cluster.gateway()
+    spec = model_spec("m", 1, gpu_profile())
+    await cluster.define(msgspec.structs.replace(spec, scaling=Scaling(min=1, max=2, target_ttft_ms=200)))
+    [only] = await cluster.serves("m")
+
+    async def slowly() -> None:
+        while True:
+            await gateway.served(only, "m", 2, first_token_ms=700.0)
+            await asyncio.sleep(0.2)
+
+    serving = asyncio.create_task(slowly())
+    await cluster.serves("m", 2)
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    up = await cluster.happened(ModelAutoscaled)
+    assert (up.before, up.replicas, up.ttft_ms) == (1, 2, 700.0)
+
+
 async def test_a_trial_that_does_as_well_takes_over(cluster: Cluster) -> None:
     await cluster.machine("g1", gpus=3)
     gateways = [cluster.gateway("gw-1"), cluster.gateway("gw-2")]

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from libs.events.commands import RemoveModel, RestartModel
+from libs.events.machine import MachineRegistered
 from libs.events.model import ModelParked, ModelUnparked, ModelUnplaced
 from libs.events.node import NodeLost, NodeReturned
 from libs.events.replica import (
@@ -175,3 +176,14 @@ async def test_a_sick_card_is_left_for_a_sound_one(cluster: Cluster, fault: str)
     assert 0 not in cluster.served["m"][begun:]
     [moved] = cluster.placed("m")[1].shards[0].devices
     assert moved != device
+
+
+@pytest.mark.slow
+async def test_a_card_that_is_well_again_is_used_again(cluster: Cluster) -> None:
+    machine = await cluster.machine("g1", gpus=1)
+    machine.happens("gpu_lost", gpu=0)
+    await eventually(lambda: any(gpu.problems for one in cluster.events(MachineRegistered) for gpu in one.gpus), WAIT_S)
+    await cluster.define(model_spec("m", 1, gpu_profile()))
+    await cluster.happened(ModelUnplaced)
+    machine.happens("gpu_back", gpu=0)
+    await cluster.serves("m")
