@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
+import msgspec
+
 from libs.bus import Bus, Follower
 from libs.events.policy import PolicySpec
 from libs.events.views import Endpoint, KeyView, Route
@@ -158,6 +160,8 @@ class Routes(Copy[Route]):
         self._fleet_secret = fleet_secret
         self._connect_timeout_s = connect_timeout_s
         self._models: dict[str, Served] = {}
+        self._tuned: dict[str, Served] = {}
+        """Fine-tunings by their names: each is like a model on the endpoints that have loaded it."""
         self._names: dict[str, Served] = {}
         self._targets: dict[tuple[str, int, str], Target] = {}
         self._shares: dict[str, Share] = {}
@@ -172,7 +176,7 @@ class Routes(Copy[Route]):
 
     @property
     def models(self) -> Mapping[str, Served]:
-        return self._models
+        return {**self._models, **self._tuned}
 
     @property
     def targets(self) -> Mapping[tuple[str, int, str], Target]:
@@ -197,14 +201,27 @@ class Routes(Copy[Route]):
         routes = [served.route for served in self._models.values()]
         self.stopped = next((route.stopped_reason for route in routes if route.stopped == "system_stopped"), None)
         self._names = {alias: served for served in self._models.values() for alias in served.route.aliases}
+        self._tuned = {
+            name: self._fine_tuned(served, name) for served in self._models.values() for name in served.route.adapters
+        }
+        self._names.update(self._tuned)
         self._names.update(self._models)
         used = {id(target) for served in self._models.values() for target in served.targets}
         for identity, target in list(self._targets.items()):
             if id(target) not in used:
                 del self._targets[identity]
                 target.pool.close()
+        tuned = {name for one in (known.route if known else None, route) if one is not None for name in one.adapters}
         for told in self._told:
-            told(model)
+            for name in (model, *sorted(tuned)):
+                told(name)
+
+    def _fine_tuned(self, served: Served, name: str) -> Served:
+        targets = tuple(target for target in served.targets if name in target.endpoint.adapters)
+        route = msgspec.structs.replace(
+            served.route, model=name, aliases=(), adapters=(), endpoints=tuple(target.endpoint for target in targets)
+        )
+        return Served(route, targets, self._shares.setdefault(name, Share(random.random())))
 
     def _target(self, endpoint: Endpoint) -> Target:
         identity = (endpoint.replica_id, endpoint.generation, endpoint.url)

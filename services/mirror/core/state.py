@@ -32,8 +32,8 @@ class State(msgspec.Struct, kw_only=True):
     mirrors: dict[str, Serving] = {}
     former: set[str] = set()
     """Sums of files only removed versions had: what may be deleted from a store. A file the log never named stays."""
-    sources: dict[str, str] = {}
-    """Model to its source, where that is the library."""
+    sources: dict[str, tuple[str, ...]] = {}
+    """Model to what it needs of the library: its source and those of its fine-tunings."""
     election: int = 0
     """Sequence of the newest election."""
 
@@ -66,8 +66,9 @@ def evolve(state: State, event: Event, position: int) -> State:
                 state.former |= {file.sha256 for file in gone.files} - state.files().keys()
         case MirrorServing():
             state.mirrors[event.mirror_id] = Serving(event.url, position)
-        case ModelDefined() if event.spec.source:
-            state.sources[event.model] = event.spec.source
+        case ModelDefined() if event.spec.source or event.spec.adapters:
+            adapters = (adapter.source for adapter in event.spec.adapters)
+            state.sources[event.model] = tuple(filter(None, (event.spec.source, *adapters)))
         case ModelDefined() | ModelRemoved():
             state.sources.pop(event.model, None)
         case MirrorElected():
@@ -104,7 +105,7 @@ def _remove(state: State, command: RemoveVersion, now: datetime) -> Event:
         )
     pinned = f"library:{command.name}@{command.version}"
     newest = f"library:{command.name}" if len(versions) == 1 else pinned
-    users = sorted(model for model, source in state.sources.items() if source in (pinned, newest))
+    users = sorted(model for model, sources in state.sources.items() if {pinned, newest} & {*sources})
     if users:
         raise Refused.one("version", f"{', '.join(users)} runs on it: remove the model or change its source first")
     freed, kept = _shares(state, version)

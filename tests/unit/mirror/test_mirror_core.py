@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from libs.events.commands import ImportVersion, RemoveVersion, RestartModel
 from libs.events.library import LibraryVersion, MirrorServing, VersionAdded, VersionRemoved, WeightFile
-from libs.events.model import ModelDefined, ModelRemoved, ModelSpec
+from libs.events.model import Adapter, ModelDefined, ModelRemoved, ModelSpec
 from libs.events.refusal import Refused
 from services.mirror.core.manifest import in_order, version_of
 from services.mirror.core.ranges import Part, Unsatisfiable, matches_any, part_of, still_the_same
@@ -332,3 +332,11 @@ def test_what_may_be_deleted_is_never_what_a_version_has(
             assert event is not None
             evolve(state, event, position)
         assert not state.former & state.files().keys()
+
+
+def test_what_a_fine_tuning_is_made_of_stays_too() -> None:
+    spec = ModelSpec(name="chat", profiles=(), adapters=(Adapter(name="law", source="library:law"),))
+    defined = ModelDefined(at=NOW, model="chat", fingerprint="f", spec=spec)
+    state = library(version("law", "v1", file("a")), defined)
+    with pytest.raises(Refused, match="chat runs on it"):
+        decide(state, RemoveVersion(name="law", version="v1"), "c", NOW)
