@@ -207,8 +207,9 @@ async def test_how_far_a_start_is_can_be_seen(box: Box, mirror: FileServer) -> N
         return [one for sample in box.samples for one in sample.shards]
 
     await eventually(lambda: samples()[-1].phase == "ready")
-    phases = list(dict.fromkeys(one.phase for one in samples()))
-    assert phases[-3:] == ["fetching", "loading", "ready"], phases
+    # Between two of these a sample may find it checking what has come, or about to be started.
+    told = ("fetching", "loading", "ready")
+    assert list(dict.fromkeys(one.phase for one in samples() if one.phase in told)) == list(told)
     fetching = [one for one in samples() if one.phase == "fetching"]
     assert {one.total_bytes for one in fetching} == {len(content)}
     assert any(0 < (one.done_bytes or 0) < len(content) for one in fetching)
