@@ -212,6 +212,30 @@ def test_weights_are_imported_and_removed_by_hand(cluster: Cluster, tmp_path: Pa
     assert "tiny" not in {one["name"] for one in cluster.json("library", "list")}
 
 
+def test_a_fine_tuning_is_asked_for_by_its_own_name(cluster: Cluster, tmp_path: Path) -> None:
+    folder = tmp_path / "law"
+    folder.mkdir()
+    header = json.dumps({"a.lora_A.weight": {"dtype": "F32", "shape": [1, 4], "data_offsets": [0, 16]}}).encode()
+    (folder / "adapter_model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4}))
+    cluster.text("library", "import", "law-lora", f"path:{folder}", "--licence", "none")
+    model = {
+        "name": "sim-tuned", "adapters": [{"name": "sim-law", "source": "library:law-lora"}],
+        "profiles": [{"name": "cpu", "engine": "sim", "memory_mb": 100, "cores": 1}],
+    }  # fmt: skip
+    cluster.text("apply", "-f", "-", "--yes", stdin=json.dumps({"models": [model]}))
+
+    def answered() -> bool:
+        with client(cluster) as sdk:
+            answer = sdk.chat.completions.create(
+                model="sim-law", messages=[{"role": "user", "content": "hello"}], max_tokens=4
+            )
+        return answer.model == "sim-law"
+
+    asyncio.run(eventually(answered, 60))
+    cluster.text("model", "remove", "sim-tuned")
+
+
 def test_a_node_does_what_it_is_asked_once(cluster: Cluster) -> None:
     runs = {row["machine_id"]: row["shards"] for row in cluster.json("node", "list")}
     assert "start " in cluster.text("node", "restart", "sim-2")
