@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 from libs.events import Event, decode, encode
 from libs.events.commands import DefineModel
+from libs.events.headers import AttentionLayers, ModelHeaders, WeightBytes
 from libs.events.machine import EngineFound, Gpu, MachineRegistered
 from libs.events.model import ModelSpec, Profile, Scaling
 from libs.events.shard import ShardAdopted, ShardFailed, ShardLoading, ShardReady, ShardStarting
@@ -24,6 +25,25 @@ from services.scheduler.core.hearing import Heard
 from services.scheduler.core.reconcile import Reconciler
 from services.scheduler.core.state import State
 
+HEADERS = ModelHeaders(
+    name="llama-3-8b",
+    format="safetensors",
+    architecture="LlamaForCausalLM",
+    precision="bf16",
+    bits=16,
+    layers=32,
+    hidden=4096,
+    feed_forward=14336,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    attention=(AttentionLayers(count=32, kv_heads=8, key_dim=128, value_dim=128),),
+    vocabulary=128_256,
+    context=8192,
+    parameters=8_030_261_248,
+    weights=WeightBytes(total=16_060_522_496),
+)
+"""So that every placing weighs what it would hold."""
 GPUS = 8
 MODELS_PER_NODE = 0.5
 REPLICAS_PER_NODE = 4
@@ -110,7 +130,7 @@ class Cluster:
         from libs.events.library import LibraryVersion, MirrorServing, VersionAdded, WeightFile
 
         file = WeightFile(path="model.safetensors", size_bytes=16_000_000_000, sha256="ab" * 32)
-        version = LibraryVersion(name="weights", version="v1", files=(file,), source="bench")
+        version = LibraryVersion(name="weights", version="v1", files=(file,), source="bench", headers=HEADERS)
         self.append(VersionAdded(at=self.now, name="weights", version=version))
         self.append(MirrorServing(at=self.now, mirror_id="mirror-1", url="http://mirror-1:1"))
 

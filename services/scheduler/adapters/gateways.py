@@ -10,7 +10,7 @@ from datetime import datetime
 from libs.bus import Bus
 from libs.events.usage import GatewayRates, RequestRecord, UsageBatch
 
-from ..core.traffic import LONG_MS, SHORT_MS, ModelUse, ReplicaUse, Traffic
+from ..core.traffic import LONG_MS, PACES_LEAST, SHORT_MS, ModelUse, ReplicaUse, Traffic
 
 SILENT_AFTER_S = 5.0
 """Gateways speak twice a second: what one said so long ago is not what it does now."""
@@ -109,6 +109,7 @@ class Gateways:
         self._offsets: dict[str, int] = {}
         self._last_used: dict[str, datetime] = {}
         self._ended: OrderedDict[str, _Ended] = OrderedDict()
+        self._paced: set[str] = set()
         self._short, self._long = Window(SHORT_MS), Window(LONG_MS)
         self._waiting_short, self._waiting_long = Window(SHORT_MS), Window(LONG_MS)
         self._firsts, self._firsts_ms = Window(SHORT_MS), Window(SHORT_MS)
@@ -141,7 +142,10 @@ class Gateways:
                 self._of(replica_id).count_failed()
             if record.replica_id is None:
                 continue
-            self._of(record.replica_id).count(record)
+            ended = self._of(record.replica_id)
+            ended.count(record)
+            if ended.paced >= PACES_LEAST:
+                self._paced.add(record.replica_id)
             if record.first_token_ms is not None:
                 name = record.replica_id
                 self._new_firsts[name] = self._new_firsts.get(name, 0) + 1
@@ -152,7 +156,7 @@ class Gateways:
         if ended is None:
             ended = self._ended[replica_id] = _Ended()
             if len(self._ended) > REPLICAS_KEPT:
-                self._ended.popitem(last=False)
+                self._paced.discard(self._ended.popitem(last=False)[0])
         return ended
 
     def sample(self) -> None:
@@ -183,7 +187,7 @@ class Gateways:
                 *(self._short, self._long, self._waiting_short, self._waiting_long, self._firsts, self._firsts_ms),
             ):
                 window.clear()
-        return Traffic(int((self._monotonic() - self._since) * 1000), self.replicas, self.models)
+        return Traffic(int((self._monotonic() - self._since) * 1000), self.replicas, self.models, self._paced)
 
     def _replica(self, replica_id: str) -> ReplicaUse:
         ended = self._ended.get(replica_id)

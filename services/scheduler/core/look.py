@@ -15,7 +15,6 @@ from libs.fit.health import must_leave
 from .checks import CHANGING
 from .demand import Group, autoscale, forgotten, judge, on_trial, wanted, watched, why_none
 from .lifecycle import PARK_AFTER, failing, next_step, overdue
-from .measuring import may_be_measured, measure
 from .naming import leader_port, replica_name
 from .nodes import ABSENT_AFTER, Decision
 from .placement import Placing, Search
@@ -27,8 +26,6 @@ LOOK_AGAIN = timedelta(milliseconds=500)
 """A model with a replica on its way is looked at again after so long, for its timers."""
 LOOK_AGAIN_FOR_USE = timedelta(seconds=1)
 """One of which what gateways do may change what is wanted."""
-LOOK_AGAIN_FOR_PACE = timedelta(minutes=1)
-"""One of which it is not told yet how fast it answers."""
 LOOK_AGAIN_FOR_ROOM = timedelta(seconds=10)
 """One that lacks room of a kind only telemetry knows about (disk, memory of other programs)."""
 
@@ -80,8 +77,6 @@ class Look:
             self.look_again(LOOK_AGAIN)
         if watched(self.model):
             self.look_for_use()
-        if any(may_be_measured(self.state, r) for r in self.replicas):
-            self.look_again(LOOK_AGAIN_FOR_PACE)
         if self.decisions:
             return
         change = self._change_of_mind()
@@ -129,10 +124,7 @@ class Look:
         scaled = autoscale(
             self.state, model, [r for r in ready if r.fingerprint == model.fingerprint], traffic, self.now
         )
-        if scaled is not None:
-            return f"model.{model.name}:scale:{model.touched}", scaled
-        measured = measure(self.state, self.replicas, traffic, self.now)
-        return (f"replica.{measured.replica_id}:measured", measured) if measured is not None else None
+        return (f"model.{model.name}:scale:{model.touched}", scaled) if scaled is not None else None
 
     def say(self, event: Event) -> None:
         self.decisions.append((f"EVENTS:{self.model.touched}", event))

@@ -2,52 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 
 from libs.events.replica import ReplicaMeasured
 from libs.fit import hosts_of, pace_of
 
+from .nodes import Decision
 from .state import Replica, State
-from .traffic import Traffic
-
-REQUESTS_LEAST = 20
+from .traffic import PACES_LEAST, Traffic
 
 
-def may_be_measured(state: State, replica: Replica) -> bool:
-    """It serves, nothing is told of it yet, and its weights' headers are known."""
-    version = state.facts.versions.get(replica.weights) if replica.weights else None
-    return replica.phase == "ready" and not replica.measured and version is not None and version.headers is not None
+class Measuring:
+    """Each replica is told of once; what is kept here only spares looking again."""
+
+    def __init__(self) -> None:
+        self._done: set[str] = set()
+
+    def decisions(self, state: State, traffic: Traffic | None, now: datetime) -> list[Decision]:
+        found: list[Decision] = []
+        if traffic is None:
+            return found
+        if len(self._done) > 2 * len(state.facts.replicas):
+            self._done &= state.facts.replicas.keys()
+        for replica_id in sorted(traffic.paced - self._done):
+            replica = state.facts.replicas.get(replica_id)
+            if replica is not None and replica.phase != "ready":
+                continue  # it may be back
+            measured = _measured(state, replica, traffic, now) if replica is not None else None
+            if measured is not None:
+                found.append((f"replica.{replica_id}:measured", measured))
+            else:
+                self._done.add(replica_id)
+        return found
 
 
-def measure(
-    state: State, replicas: Iterable[Replica], traffic: Traffic | None, now: datetime
-) -> ReplicaMeasured | None:
-    """Of the first replica on which enough was measured and of which an estimate can be made."""
-    if traffic is None:
+def _measured(state: State, replica: Replica, traffic: Traffic, now: datetime) -> ReplicaMeasured | None:
+    """None: it was told already, or no estimate can be made of it."""
+    use = traffic.of(replica.replica_id)
+    if replica.measured or use.tokens_per_s is None or use.paces < PACES_LEAST:
         return None
-    for replica in replicas:
-        if not may_be_measured(state, replica):
-            continue
-        use = traffic.of(replica.replica_id)
-        estimated = _estimated(state, replica) if use.paces >= REQUESTS_LEAST else None
-        if estimated is not None and use.tokens_per_s is not None:
-            return ReplicaMeasured(
-                at=now,
-                replica_id=replica.replica_id,
-                model=replica.model,
-                tokens_per_s=round(use.tokens_per_s, 1),
-                estimated_tokens_per_s=round(estimated, 1),
-                requests=use.paces,
-            )
-    return None
+    estimated = _estimated(state, replica)
+    if estimated is None:
+        return None
+    return ReplicaMeasured(
+        at=now,
+        replica_id=replica.replica_id,
+        model=replica.model,
+        tokens_per_s=round(use.tokens_per_s, 1),
+        estimated_tokens_per_s=round(estimated, 1),
+        requests=use.paces,
+    )
 
 
 def _estimated(state: State, replica: Replica) -> float | None:
-    headers = state.facts.versions[replica.weights].headers
+    version = state.facts.versions.get(replica.weights)
     machines = [machine for m in replica.machines if (machine := state.facts.machines.get(m)) is not None]
-    if headers is None or not machines:
+    if version is None or version.headers is None or not machines:
         return None
     hosts = {host.id: host for host in hosts_of(machine.facts for machine in machines)}
     devices = {device for shard in replica.shards.values() for device in shard.placement.devices}
-    return pace_of(headers, replica.profile, [hosts[m.facts.machine_id] for m in machines], devices)
+    return pace_of(version.headers, replica.profile, [hosts[m.facts.machine_id] for m in machines], devices)

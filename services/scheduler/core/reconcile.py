@@ -16,6 +16,7 @@ from .candidates import Tables
 from .demand import CLASSES
 from .hearing import Hearing
 from .look import Look
+from .measuring import Measuring
 from .nodes import Decision, node_decisions
 from .room import Room
 from .round import Round
@@ -54,6 +55,7 @@ class Reconciler:
     def __init__(self) -> None:
         self._settled: dict[str, _Settled] = {}
         self._tables = Tables()
+        self._measuring = Measuring()
         self._room: Room | None = None
         self._heard: tuple[Hearing | None, int, datetime] | None = None
         """What was heard, and the state of nodes, when there was last nothing to say of them."""
@@ -92,7 +94,7 @@ class Reconciler:
                 self._settled[model.name] = _Settled(model.touched, room, now, look.due, look.reserved)
         if len(self._settled) > len(state.facts.models):
             self._settled = {name: s for name, s in self._settled.items() if name in state.facts.models}
-        return decisions
+        return decisions or self._measuring.decisions(state, traffic, now)
 
     def _nodes(self, state: State, hearing: Hearing | None, now: datetime) -> list[Decision]:
         known = self._heard

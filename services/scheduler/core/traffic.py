@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from datetime import datetime
 
 import msgspec
@@ -11,6 +11,8 @@ from libs.events.model import Adapter
 
 SHORT_MS = 30_000
 """More is decided on this: long enough that one burst is not a trend, short enough that people still wait."""
+PACES_LEAST = 20
+"""Requests whose pace was measured, from which on a replica's pace says something."""
 LONG_MS = 300_000
 """Less is decided on this: a start costs minutes."""
 
@@ -51,6 +53,8 @@ class Traffic(msgspec.Struct, frozen=True):
     """For so long everything was heard: no window covers more."""
     replicas: Mapping[str, ReplicaUse] = {}
     models: Mapping[str, ModelUse] = {}
+    paced: Set[str] = frozenset()
+    """Replicas of which the pace of ``PACES_LEAST`` requests was measured."""
 
     def of(self, replica_id: str) -> ReplicaUse:
         return self.replicas.get(replica_id, _NO_REPLICA_USE)

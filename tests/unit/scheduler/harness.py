@@ -23,12 +23,12 @@ from services.scheduler.core.evolve import evolve
 from services.scheduler.core.hearing import Heard
 from services.scheduler.core.reconcile import Reconciler
 from services.scheduler.core.state import Model, Replica, State
-from services.scheduler.core.traffic import ModelUse, ReplicaUse, Traffic
+from services.scheduler.core.traffic import PACES_LEAST, ModelUse, ReplicaUse, Traffic
 from services.scheduler.core.views import route, wanted_on
 
 # What gateways do changes without an event: here it is looked at all the time, so that what a leader remembers can be
 # held against what one that remembers nothing decides.
-look.LOOK_AGAIN_FOR_USE = look.LOOK_AGAIN_FOR_PACE = timedelta(0)
+look.LOOK_AGAIN_FOR_USE = timedelta(0)
 
 START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 
@@ -311,7 +311,8 @@ class World:
             )
             for model in {*self.used, *self.waiting}
         }
-        return Traffic(int(listening.total_seconds() * 1000), self.uses, models)
+        paced = {replica_id for replica_id, use in self.uses.items() if use.paces >= PACES_LEAST}
+        return Traffic(int(listening.total_seconds() * 1000), self.uses, models, paced)
 
     def use(self, model: str, in_flight: int = 0, **figures: Any) -> None:
         """Gateways do this with each replica of a model from now on. What they say is heard within a second."""
