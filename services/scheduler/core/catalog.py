@@ -202,6 +202,10 @@ def scaling_problems(scaling: Scaling, prefix: str) -> Iterator[Problem]:
         yield _problem(f"{prefix}target_ttft_ms", f"{scaling.target_ttft_ms} ms: state at least 1, or leave it out")
 
 
+TUNED_ENGINES = ("vllm", "sglang", "sim")
+"""Those that load fine-tunings beside their weights."""
+
+
 def _profile(spec: ModelSpec, index: int, profile: Profile) -> Iterator[Problem]:
     at = f"profiles[{index}]."
     if not NAME.match(profile.name):
@@ -215,6 +219,9 @@ def _profile(spec: ModelSpec, index: int, profile: Profile) -> Iterator[Problem]
     for key, value in profile.node_selector.items():
         if not key or not value:
             yield _problem(f"{at}node_selector", f"{key!r}: {value!r} has an empty side: state a label and its value")
+    if spec.adapters and profile.engine not in TUNED_ENGINES:
+        why = f"{profile.engine} does not answer under an adapter's own name: {', '.join(TUNED_ENGINES)} do"
+        yield _problem(f"{at}engine", why)
     for i, why in argument_problems(profile.engine, profile.args).items():
         yield _problem(f"{at}args[{i}]", why)
     for name, why in environment_problems(profile.engine, profile.env).items():

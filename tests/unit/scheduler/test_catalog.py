@@ -144,6 +144,9 @@ def test_unsafe_flags_and_variables_are_all_said_at_once_with_their_place() -> N
         ({}, {"licence": Licence(id="")}, "licence.id", "empty"),
         ({}, {"adapters": (Adapter(name="taken", source="library:a"),)}, "adapters[0].name", "one namespace"),
         ({}, {"adapters": (Adapter(name="fine", source="a"),)}, "adapters[0].source", "library:NAME"),
+        ({"engine": "llamacpp"}, {"source": "library:w", "adapters": (Adapter(name="fine", source="library:a"),)},
+         "profiles[0].engine",
+         "own name: vllm, sglang, sim do"),
         ({}, {"aliases": ("tuned",)}, "aliases[0]", "is an adapter of the model back"),
     ],
 )  # fmt: skip
