@@ -29,6 +29,8 @@ ELSEWHERE = frozenset({401, 403, 404, 408, 429, 500, 502, 503, 504})
 SATURATED = frozenset({429, 503})
 """Busy is not broken: the breaker does not count these."""
 ERROR_BODY_BYTES = 1024 * 1024
+TOLD_BYTES = 16 * 1024 * 1024
+"""The ids of all tokens of a prompt, for one."""
 SWEEP_S = 0.25
 
 
@@ -131,6 +133,37 @@ class Engines:
             connection.abort()
             raise
         return connection
+
+    def beside(self, target: Target, model: str) -> list[Target]:
+        """Who can be asked beside a request to ``target``: that one, and another one of the model; nobody at the end."""
+        if self._ending:
+            return []
+        served = self._routes.find(model)
+        others = [other for other in served.targets if other is not target] if served is not None else []
+        return [one for one in (target, *others[:1]) if one.breaker.closed]
+
+    async def told(self, target: Target, path: str, body: bytes) -> bytes | None:
+        """The answer to a small question beside a request; None where there is none.
+
+        Whatever becomes of it says nothing about the endpoint, and is no request of anybody's.
+        """
+        connection: Connection | None = None
+        try:
+            connection = await target.pool.connect()
+            connection.send(_head(target, path, body, b""), body)
+            status = await connection.head()
+            payload = await connection.read_all(TOLD_BYTES)
+        except (UpstreamFailure, Abandoned):
+            status, payload = 0, b""
+        except BaseException:
+            if connection is not None:
+                connection.abort()
+            raise
+        if status and connection is not None:
+            connection.release()
+        elif connection is not None:
+            connection.abort()
+        return payload if status == 200 else None
 
     def refusal(self, fault: Fault) -> Exception:
         """Whether an engine's error is about the request (a Fault) or about the endpoint (Retryable)."""

@@ -33,9 +33,10 @@ from .core.usage import answer_in
 from .door import Door, Handler, may_use, open_to
 from .keepalive import KeepAlives
 from .limits import Limits
-from .metering import Meter
+from .metering import Meter, Question
 from .projections import Applicable, Policies, Routes, Served
 from .rates import Rates
+from .recount import Recount
 
 log = logging.getLogger("llmgw.gateway")
 
@@ -73,6 +74,7 @@ class Completions:
         self._spool = spool
         self._checks = checks
         self._engines = engines
+        self._recount = Recount(engines)
         self._keep_alives = keep_alives
         self._max_body_bytes = max_body_bytes
         self._tracing = traces.recording()
@@ -133,7 +135,10 @@ class Completions:
             metrics.ERRORS.labels(str(fault.status)).inc()
             await call.write(_saying(spoken).fail(fault), False)
         except Abandoned:
-            meter.close("cancelled", call.status or CLIENT_LEFT)
+            try:
+                await self._recount.prompt_of(meter)
+            finally:
+                meter.close("cancelled", call.status or CLIENT_LEFT)
             raise
         except asyncio.CancelledError:
             # The gateway stops and waited long enough.
@@ -210,6 +215,7 @@ class Completions:
                 while question is not None:
                     async with self._engines.asked(target, call, *question, extra) as connection:
                         if asked.stream and connection.content_type.startswith(b"text/event-stream"):
+                            meter.question = Question(target, attempts.model, body)
                             await self._stream(call, meter, asked, spoken, connection)
                             question = None
                         else:
@@ -343,6 +349,7 @@ class Completions:
     ) -> None:
         """The engine failed after content went out: say so in the stream."""
         meter.delivering(events.tokens, events.usage)
+        await self._recount.prompt_of(meter)
         meter.close("upstream_error", 200)
         if not call.answered:
             await call.begin(200, SSE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from libs.events.usage import RequestRecord, Status
 from libs.events.views import KeyView
@@ -15,7 +16,16 @@ from .call import Call
 from .core.errors import busy, not_metered
 from .core.kinds import Kind
 from .core.usage import Usage, Used, estimate_prompt
+from .projections import Target
 from .rates import Rates
+
+
+class Question(NamedTuple):
+    """What an engine was asked."""
+
+    target: Target
+    model: str
+    body: bytes
 
 
 class Meter:
@@ -23,7 +33,7 @@ class Meter:
 
     __slots__ = (
         *("_body_bytes", "_call", "_closed", "_key", "_kind", "_model", "_model_asked", "_rates", "_slot", "_spool"),
-        *("_told", "attempts", "failed_replicas", "first_token_ms", "hold"),
+        *("_told", "prompt_tokens", "question", "attempts", "failed_replicas", "first_token_ms", "hold"),
         *("replica_id", "stream", "tokens", "waited_ms"),
     )
 
@@ -48,6 +58,10 @@ class Meter:
         self.tokens = 0
         """Delivered so far."""
         self._told: Usage | None = None
+        self.question: Question | None = None
+        """The one that is being answered in a stream."""
+        self.prompt_tokens: int | None = None
+        """Counted by an engine, of an answer without an end."""
         self.hold: Hold | None = None
         """What it holds of budgets."""
 
@@ -95,13 +109,23 @@ class Meter:
             self._spool.delivered(self._slot, tokens)
 
     def estimate(self) -> Used:
-        """Of an answer without an end: what was delivered, and the prompt as the engine said, or else a guess at it."""
+        """Of an answer without an end: what was delivered, and the prompt as an engine said, or else a guess at it."""
         if self.tokens and self._told is not None:
             used = self._told.used()
             used.completion = max(used.completion, self.tokens)
             return used
-        prompt = estimate_prompt(self._body_bytes) if self.tokens else 0
+        if not self.tokens:
+            prompt = 0
+        elif self.prompt_tokens is not None:
+            prompt = self.prompt_tokens
+        else:
+            prompt = estimate_prompt(self._body_bytes)
         return Used(prompt=prompt, completion=self.tokens, estimated=True)
+
+    @property
+    def unanswered(self) -> Question | None:
+        """What an engine was asked that began to answer and has not said how long the prompt was."""
+        return self.question if self.tokens and self._told is None and not self._closed else None
 
     @property
     def is_closed(self) -> bool:

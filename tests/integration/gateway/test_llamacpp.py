@@ -93,6 +93,20 @@ async def test_every_route(gateway: Client, world: World) -> None:
     assert len(tokens.json["tokens"]) > 1
     back = await gateway.send("POST", "/detokenize", {"model": "gemma", "tokens": tokens.json["tokens"]})
     assert back.json["content"] == "Say hello."
+    await _prompts_of_answers_that_were_left(gateway, world)
+
+
+async def _prompts_of_answers_that_were_left(gateway: Client, world: World) -> None:
+    """In the ledger they are as long as those of answers that were not."""
+    for path, fields in ((CHAT, {"messages": HI}), ("/v1/completions", {"prompt": "Once upon a time"})):
+        body = {"model": "gemma", "max_tokens": 200, "temperature": 0, "ignore_eos": True, **fields}
+        whole = await gateway.send("POST", path, body | {"max_tokens": 1})
+        left = await gateway.send(
+            "POST", path, body | {"stream": True}, until=lambda response: response.body.count(b"data: ") > 3
+        )
+        record = await world.record(left.request_id)
+        assert record.status == "cancelled"
+        assert record.prompt_tokens == whole.json["usage"]["prompt_tokens"], path
 
 
 PICTURE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]

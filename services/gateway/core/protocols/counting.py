@@ -18,6 +18,20 @@ def request(chat: Json) -> bytes:
     return msgspec.json.encode({"add_generation_prompt": True, **out})
 
 
+def prompt(body: bytes) -> tuple[str, bytes] | None:
+    """The question, path and body, how long the prompt of a request to an engine is; None where there is no text to
+    be counted. Raises BadStream when the request is no JSON object."""
+    asked = _fields(body)
+    if "messages" in asked:
+        return TOKENIZE, request(asked)
+    text = asked.get("prompt")
+    if not isinstance(text, str):
+        return None
+    # vLLM reads the first two, llama.cpp the last two.
+    out = {"model": asked.get("model"), "prompt": text, "content": text, "add_special": True}
+    return TOKENIZE, msgspec.json.encode(out)
+
+
 def further(path: str, body: bytes, payload: bytes) -> tuple[str, bytes] | None:
     """What an engine must be asked that does not count a chat at once: llama.cpp renders it first, then counts text."""
     asked, answered = _fields(body), _fields(payload)

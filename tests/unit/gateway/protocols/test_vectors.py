@@ -187,6 +187,17 @@ def test_tokens_are_counted_of_the_prompt_as_it_is_rendered() -> None:
     assert counting.answer(7) == b'{"input_tokens":7}'
 
 
+def test_the_prompt_of_a_request_is_counted_whichever_it_is() -> None:
+    chat = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    path, body = counting.prompt(json.dumps(chat).encode()) or ("", b"")
+    assert (path, json.loads(body)) == ("/tokenize", json.loads(counting.request(chat)))
+    path, body = counting.prompt(b'{"model": "m", "prompt": "Once", "stream": true}') or ("", b"")
+    sent = json.loads(body)
+    assert (path, sent["model"], sent["prompt"], sent["content"]) == ("/tokenize", "m", "Once", "Once")
+    assert counting.further(path, body, b'{"tokens": [1]}') is None
+    assert counting.prompt(b'{"model": "m", "prompt": [1, 2]}') is None
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),

@@ -1,0 +1,58 @@
+"""How long a prompt was whose answer has no end.
+
+An engine says at the end of an answer what it used. Who leaves before the end, or loses the engine, has had the prompt
+read all the same: an engine is asked to count it then, so that the ledger has its count and not a guess.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from .asking import Engines
+from .core.protocols import counting
+from .core.protocols.events import BadStream
+from .metering import Meter, Question
+from .projections import Target
+
+WITHIN_S = 1.0
+"""For all of it; after that a guess has to do."""
+MOST_AT_ONCE = 64
+"""When very many leave together, engines have better things to do."""
+
+
+class Recount:
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+        self._counting = 0
+
+    async def prompt_of(self, meter: Meter) -> None:
+        """Tell ``meter`` the length of its prompt, where it needs to know it and an engine can count it."""
+        question = meter.unanswered
+        if question is None or self._counting >= MOST_AT_ONCE:
+            return
+        self._counting += 1
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                for target in self._engines.beside(question.target, question.model):
+                    meter.prompt_tokens = await self._counted(target, question)
+                    if meter.prompt_tokens is not None:
+                        return
+        except TimeoutError:
+            pass
+        finally:
+            self._counting -= 1
+
+    async def _counted(self, target: Target, question: Question) -> int | None:
+        try:
+            asked = counting.prompt(question.body)
+            while asked is not None:
+                payload = await self._engines.told(target, *asked)
+                if payload is None:
+                    return None
+                further = counting.further(*asked, payload)
+                if further is None:
+                    return counting.count(payload)
+                asked = further
+        except BadStream:
+            pass
+        return None
