@@ -30,7 +30,7 @@ from libs.events.commands import (
     UncordonNode,
     WakeModel,
 )
-from libs.events.model import AntiAffinity, Canary, ModelSpec, Profile, Scaling
+from libs.events.model import Adapter, AntiAffinity, Canary, ModelSpec, Profile, Scaling
 from libs.events.refusal import Refused
 from services.scheduler.core.demand import wanted
 from services.scheduler.core.evolve import evolve
@@ -77,6 +77,9 @@ class Story:
             self.told.append(f"{machine.machine_id}: {machine.registered.cpu_count} cores, {gpus} GPUs")
         self.world.mirror()
         self.world.weights("w", "v1")
+        self.tuned = seed % 10 == 1
+        if self.tuned:
+            self.world.weights("law", "v1")
         self.names = [f"model-{i}" for i in range(self.random.randint(1, 4))]
 
     def spec(self, name: str) -> ModelSpec:
@@ -110,6 +113,7 @@ class Story:
             priority_class=choose(["low", "normal", "normal", "high"]),
             canary=choose([None, None, Canary(min_requests=10)]),
             anti_affinity=self.apart(),
+            adapters=self.adapters(name),
         )
         return msgspec.structs.replace(spec, scaling=scaling)
 
@@ -121,6 +125,12 @@ class Story:
         return choose(
             [(), (AntiAffinity(models=choose([(), (choose(self.names),)]), within=choose(["node", "rack"])),)]
         )
+
+    def adapters(self, name: str) -> tuple[Adapter, ...]:
+        """In every tenth story models have fine-tunings."""
+        if not self.tuned:
+            return ()
+        return self.random.choice([(), (Adapter(name=f"{name}-law", source="library:law"),)])
 
     def act(self) -> None:
         actions = ACTIONS if self.kind == "mixed" else [*ACTIONS, *MORE[self.kind]]
@@ -197,6 +207,9 @@ class Story:
             assert all(r.phase == "ready" for r in replicas), [(r.replica_id, r.phase, r.reason) for r in replicas]
             current = [r for r in replicas if r.fingerprint == model.fingerprint and r.placed >= model.restarted]
             wanted_shards |= {shard_id for r in replicas for shard_id in r.shards}
+            if model.unplaced is None:
+                loaded = world.state.adapters_of(model.spec)
+                assert all(r.adapters == loaded for r in current), f"{name} runs older fine-tunings"
             count = 0
             for group in wanted(world.state, model):
                 count += group.count
@@ -404,8 +417,9 @@ def _fail_over(story: Story) -> str | None:
 
 
 def _weights(story: Story) -> str | None:
-    story.world.weights("w", story.random.choice(["v1", "v2"]))
-    return "weights"
+    name = story.random.choice(["w", "law"]) if story.tuned else "w"
+    story.world.weights(name, story.random.choice(["v1", "v2"]))
+    return f"weights {name}"
 
 
 ACTIONS: list[Callable[[Story], str | None]] = [
