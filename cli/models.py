@@ -274,6 +274,8 @@ def placement(explanation: Explanation) -> Iterator[str]:
         yield f"  {explanation.summary}"
     turned_away = ", ".join(f"{check} {count}" for check, count in explanation.rejected.items())
     machines = "1 machine" if explanation.considered == 1 else f"{explanation.considered} machines"
+    if explanation.took_ms is not None:
+        machines = f"{machines} in {explanation.took_ms:.1f} ms"
     yield f"  {machines} considered{f', turned away by: {turned_away}' if turned_away else ''}"
     for candidate in explanation.candidates:
         chosen = candidate.machine_id in explanation.chosen and not candidate.rejected

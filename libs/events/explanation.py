@@ -30,3 +30,5 @@ class Explanation(Value, frozen=True, kw_only=True):
     """Machine ids."""
     summary: str = ""
     """One sentence for a person."""
+    took_ms: float | None = None
+    """The round of decisions it was made in; it may hold others."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec
 from prometheus_client import Counter, Histogram
 
 from libs.bus import Authority, Bus, Snapshot
 from libs.events import Event, plane, tag_of
+from libs.events.model import ModelUnplaced
+from libs.events.replica import ReplicaPlaced
 from libs.events.subjects import elected
 from libs.runtime.secrets import decode_fleet_secret, read_reference
 
@@ -80,12 +84,22 @@ class Scheduler:
         return self.authority.not_ready()
 
     def _react(self, state: State, now: datetime) -> Sequence[tuple[str, Event]]:
-        with REACTING.time():
-            hearing = self._listener.asked_to_decide(state.facts.machines)
-            decisions = self._reconciler.react(state, hearing, now, self._listener.traffic())
+        began = time.perf_counter()
+        hearing = self._listener.asked_to_decide(state.facts.machines)
+        decisions = self._reconciler.react(state, hearing, now, self._listener.traffic())
+        took_s = time.perf_counter() - began
+        REACTING.observe(took_s)
         for _, event in decisions:
             DECIDED.labels(tag_of(event)).inc()
-        return decisions
+        return [(cause, _timed(event, round(took_s * 1000, 3))) for cause, event in decisions]
+
+
+def _timed(event: Event, took_ms: float) -> Event:
+    """The core knows no clock: how long its choice took is written beside it here."""
+    if not isinstance(event, ReplicaPlaced | ModelUnplaced):
+        return event
+    explanation = msgspec.structs.replace(event.explanation, took_ms=took_ms)
+    return msgspec.structs.replace(event, explanation=explanation)
 
 
 def _fleet_secret(reference: str | None) -> bytes | None:

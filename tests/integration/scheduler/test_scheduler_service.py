@@ -114,6 +114,8 @@ async def test_questions(nats_server: NatsServer, bus: Bus, tmp_path: Path) -> N
         assert any("failed on cpu-1 while ready: the engine was killed" in s for s in sentences)
         [explanation] = told.placements.values()
         assert explanation.chosen == ("cpu-1",)
+        assert explanation.took_ms is not None
+        assert 0 < explanation.took_ms < 5000
         with pytest.raises(AskFailed, match="there is no model 'n'; there is m"):
             await bus.ask(ExplainModel(model="n"), ModelExplained)
 
