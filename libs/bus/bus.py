@@ -40,6 +40,7 @@ from .transport import (
     BusAway,
     BusError,
     Expectation,
+    Progress,
     RawMessage,
     Reply,
     Start,
@@ -219,6 +220,10 @@ class Bus:
         worker = Worker(self.transport, consumer.stream, durable, handler, batch, consumer.ack_wait_s)
         self._tasks.append(worker)
         return worker.open()
+
+    async def progress(self, durable: str) -> Progress:
+        """How far the work through a durable consumer of the topology is, whoever does it. Raises BusAway."""
+        return await self.transport.progress(CONSUMERS[durable].stream, durable)
 
     def view(self, bucket: str, kind: type[T]) -> View[T]:
         return View(self.transport, bucket, kind, self.fail)

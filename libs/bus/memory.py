@@ -26,6 +26,7 @@ from .transport import (
     BusAway,
     Expectation,
     Headers,
+    Progress,
     RawMessage,
     Reader,
     Reply,
@@ -193,6 +194,13 @@ class MemoryTransport:
     async def pull(self, stream: str, durable: str, batch: int) -> Reader:
         self._reach()
         return _DurableReader(self._cluster, self._cluster.streams[stream], durable)
+
+    async def progress(self, stream: str, durable: str) -> Progress:
+        self._reach()
+        one = self._cluster.streams[stream].durables[durable]
+        handed_out = max(one.delivered, default=0)
+        open_ = [*one.handed, *(sequence for sequence in one.pending if sequence in one.delivered)]
+        return Progress(min(open_) - 1 if open_ else handed_out, handed_out)
 
     def _durable(self, message: RawMessage) -> tuple[_Stream, _Durable]:
         stream, durable = message.reply.split("/")

@@ -33,6 +33,7 @@ from .transport import (
     Headers,
     Link,
     Misconfigured,
+    Progress,
     RawMessage,
     Reader,
     Reply,
@@ -262,6 +263,15 @@ class NatsTransport:
         reader = PullReader(self, stream, durable, batch=batch, ordered=False)
         await reader.open()
         return reader
+
+    async def progress(self, stream: str, durable: str) -> Progress:
+        try:
+            info = await self.api(f"CONSUMER.INFO.{stream}.{durable}")
+        except ApiRefused as error:
+            raise BusAway(f"{durable} cannot be looked at: {error}") from None
+        handed_out = int(info["delivered"]["stream_seq"])
+        # With nothing open everything was dealt with, though the floor may stand before a message that is gone.
+        return Progress(int(info["ack_floor"]["stream_seq"]) if info["num_ack_pending"] else handed_out, handed_out)
 
     async def _acknowledge(self, message: RawMessage, answer: bytes) -> None:
         with suppress(*UNREACHABLE):  # what is not acknowledged comes again

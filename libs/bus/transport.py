@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 Headers = Mapping[str, str]
 
@@ -79,6 +79,15 @@ class Expectation:
     """None: the subject published to."""
 
 
+class Progress(NamedTuple):
+    """How far work through a durable consumer is, in sequences of its stream."""
+
+    done: int
+    """Every message up to here was acknowledged."""
+    handed_out: int
+    """No message beyond was handed out. What was and is not acknowledged comes again."""
+
+
 class Reader(Protocol):
     """Messages of one consumer, one after another."""
 
@@ -144,6 +153,10 @@ class Transport(Protocol):
 
     async def pull(self, stream: str, durable: str, batch: int) -> Reader:
         """Read from a durable consumer; each message must be acknowledged."""
+        ...
+
+    async def progress(self, stream: str, durable: str) -> Progress:
+        """Raises BusAway."""
         ...
 
     async def ack(self, message: RawMessage) -> None: ...

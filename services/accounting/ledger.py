@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from prometheus_client import Counter, Histogram
@@ -15,6 +16,7 @@ from libs.events.policy import VerdictBatch
 from libs.events.usage import UsageBatch
 
 from .adapters.postgres import Committed, Entry, Ledger, PostgresAway, PostgresRefused
+from .core.order import Order
 from .core.prices import Prices
 from .core.rows import BadFact, RequestRow, VerdictRow, request_rows, verdict_rows
 from .projections import SpendPublisher
@@ -40,8 +42,9 @@ COMMIT_SECONDS = Histogram(
 class LedgerWriter:
     """Takes usage and verdicts into the ledger while this instance leads and PostgreSQL is there.
 
-    Where it is not, messages wait in their stream. A batch that was begun is tried again in place, so that
-    batches enter in the order of the stream and a gateway's watermark never runs ahead of its requests.
+    Where it is not, messages wait in their stream. A batch that was begun is tried again in place. Messages that come
+    again, because a leader died or a connection broke, enter after newer ones; until they have, no watermark rises
+    and nothing is published, so that a watermark never runs ahead of its gateway's requests.
     """
 
     def __init__(
@@ -59,6 +62,10 @@ class LedgerWriter:
         self._prices = prices
         self._worker: Worker | None = None
         self._asked = 0.0
+        self._order = Order(0, 0)
+        self._withheld = False
+        """Something in the ledger is not published yet, as something before it is missing."""
+        self._entering = asyncio.Lock()
         self.away = "PostgreSQL was not reached yet"
         """Why nothing can be written; empty: it can."""
 
@@ -74,6 +81,8 @@ class LedgerWriter:
     async def _look(self) -> None:
         if self._worker is not None and not self._leading():
             await self._stop()
+        if self._withheld and self._worker is not None:
+            await self._look_for_missing()
         if time.monotonic() - self._asked < ASK_EVERY_S and not (self._leading() and self._worker is None):
             return
         self._asked = time.monotonic()
@@ -88,12 +97,35 @@ class LedgerWriter:
             log.info("the ledger is not written yet: %s", why)
 
     async def _begin(self) -> None:
-        if self._worker is None or self._spend.overtaken:
+        begins = self._worker is None
+        if begins or self._spend.overtaken:
             await self._spend.take()
-            self._spend.add(await self._ledger.spend(datetime.now(UTC)))
-        if self._worker is None:
+            self._withheld = True
+        if begins:
+            progress = await self._bus.progress(DURABLE)
+            self._order = Order(progress.done, progress.handed_out)
+        if self._withheld and self._order.complete:
+            async with self._entering:
+                await self._publish_all()
+        if begins:
             self._worker = await self._bus.work(DURABLE, self.write, batch=MESSAGES)
             log.info("the ledger is written here")
+
+    async def _look_for_missing(self) -> None:
+        """What is missing may have been dealt with elsewhere, or be parked: the stream knows."""
+        try:
+            progress = await self._bus.progress(DURABLE)
+            async with self._entering:
+                self._order = self._order.at_least(progress.done)
+                if self._order.complete:
+                    await self._publish_all()
+        except (BusAway, PostgresAway, TimeoutError) as why:
+            log.info("spend waits: %s", why)
+
+    async def _publish_all(self) -> None:
+        await self._ledger.settle()
+        self._spend.add(await self._ledger.spend(datetime.now(UTC)))
+        self._withheld = False
 
     async def _stop(self) -> None:
         worker, self._worker = self._worker, None
@@ -104,22 +136,37 @@ class LedgerWriter:
     async def write(self, deliveries: list[Delivery]) -> None:
         """One batch, in one transaction. Returns when it is in the ledger, whether by this call or an earlier one."""
         entry = self._entry(deliveries)
+        sequences = [delivery.sequence for delivery in deliveries]
         while True:
-            if not self._leading():
-                raise Again("another instance writes the ledger")
+            if await self._entered(entry, sequences):
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _entered(self, entry: Entry, sequences: list[int]) -> bool:
+        """Try once. Raises Again, Park."""
+        if not self._leading():
+            raise Again("another instance writes the ledger")
+        async with self._entering:
+            order = self._order.after(sequences)
             try:
                 started = time.monotonic()
-                committed = await self._ledger.commit(entry, datetime.now(UTC))
+                committed = await self._ledger.commit(replace(entry, complete=order.complete), datetime.now(UTC))
                 COMMIT_SECONDS.observe(time.monotonic() - started)
-                break
+                self._order = order
+                self._is_there()
+                self._count(entry, committed)
+                if not order.complete:
+                    self._withheld = True
+                elif self._withheld:
+                    await self._publish_all()
+                else:
+                    self._spend.add(committed.spend)
             except PostgresRefused as why:
                 raise Park(f"PostgreSQL does not take it: {why}") from None
             except PostgresAway as why:
                 self._is_away(why)
-                await asyncio.sleep(LOOK_EVERY_S)
-        self._is_there()
-        self._count(entry, committed)
-        self._spend.add(committed.spend)
+                return False
+        return True
 
     def _entry(self, deliveries: list[Delivery]) -> Entry:
         prices = self._prices()

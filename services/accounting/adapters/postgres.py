@@ -65,11 +65,16 @@ SELECT {", ".join(VerdictRow._fields)} FROM incoming_verdict
 ON CONFLICT DO NOTHING
 """
 
-_RAISE_WATERMARKS = """
-INSERT INTO llmgw.gateway AS g (gateway_id, watermark)
-SELECT * FROM unnest($1::text[], $2::bigint[])
-ON CONFLICT (gateway_id) DO UPDATE SET watermark = greatest(g.watermark, excluded.watermark)
+_RAISE_AHEAD = """
+INSERT INTO llmgw.gateway AS g (gateway_id, watermark, ahead)
+SELECT gateway_id, 0, position FROM unnest($1::text[], $2::bigint[]) AS entered (gateway_id, position)
+ON CONFLICT (gateway_id) DO UPDATE SET ahead = greatest(g.ahead, excluded.ahead)
 """
+_RAISE_WATERMARKS = """
+UPDATE llmgw.gateway AS g SET watermark = greatest(g.watermark, entered.position)
+FROM unnest($1::text[], $2::bigint[]) AS entered (gateway_id, position) WHERE g.gateway_id = entered.gateway_id
+"""
+_SETTLE = "UPDATE llmgw.gateway SET watermark = ahead WHERE watermark < ahead"
 
 _SPEND = f"SELECT {', '.join(Sum._fields)} FROM llmgw.spend WHERE period = ANY($1)"
 _TOUCHED = (
@@ -93,6 +98,8 @@ class Entry:
     requests: Sequence[RequestRow] = ()
     verdicts: Sequence[VerdictRow] = ()
     watermarks: Mapping[str, int] = field(default_factory=dict)
+    complete: bool = True
+    """Nothing that comes before it is missing: the watermarks hold."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +191,13 @@ class Ledger:
                 async with self._writer.transaction():
                     return await self._write(self._writer, entry, at)
 
+    async def settle(self) -> None:
+        """Nothing is missing of what was entered until now: let the watermarks say so."""
+        async with self._writing:
+            await self._open()
+            with _mapped(), self._trusted_no_more():
+                await self._writer.execute(_SETTLE)
+
     async def spend(self, at: datetime, accounts: Collection[str] | None = None) -> list[Spend]:
         """What is to be said of accounts, or of every one, at a time."""
         async with self._reading() as connection:
@@ -224,7 +238,10 @@ class Ledger:
         if entry.watermarks:
             # In one order everywhere: a leader that was just replaced may be writing too.
             names = sorted(entry.watermarks)
-            await connection.execute(_RAISE_WATERMARKS, names, [entry.watermarks[name] for name in names])
+            positions = [entry.watermarks[name] for name in names]
+            await connection.execute(_RAISE_AHEAD, names, positions)
+            if entry.complete:
+                await connection.execute(_RAISE_WATERMARKS, names, positions)
         if not entry.requests:
             return Committed(0, ())
         await connection.copy_records_to_table("incoming_request", records=entry.requests, columns=RequestRow._fields)
@@ -267,5 +284,7 @@ async def _read_spend(connection: Any, query: str, at: datetime, *arguments: Any
 
 
 async def _read_watermarks(connection: Any) -> dict[str, int]:
-    rows = await connection.fetch("SELECT gateway_id, watermark FROM llmgw.gateway ORDER BY gateway_id")
+    rows = await connection.fetch(
+        "SELECT gateway_id, watermark FROM llmgw.gateway WHERE watermark > 0 ORDER BY gateway_id"
+    )
     return {row["gateway_id"]: row["watermark"] for row in rows}

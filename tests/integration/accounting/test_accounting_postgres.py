@@ -108,6 +108,16 @@ async def test_watermarks_only_rise(ledger: Ledger) -> None:
     assert await ledger.watermarks() == {"gw-1": 300, "gw-2": 5}
 
 
+async def test_a_watermark_waits_for_what_is_missing(ledger: Ledger) -> None:
+    await ledger.commit(Entry([row(1)], (), {"gw-1": 100}), NOON)
+    late = await ledger.commit(Entry([row(3)], (), {"gw-1": 300, "gw-2": 7}, complete=False), NOON)
+    assert {tuple(spend.watermarks.items()) for spend in late.spend} == {(("gw-1", 100),)}
+    await ledger.commit(Entry([row(2)], (), {"gw-1": 200}), NOON)
+    assert await ledger.watermarks() == {"gw-1": 200}
+    await ledger.settle()
+    assert await ledger.watermarks() == {"gw-1": 300, "gw-2": 7}
+
+
 async def test_verdicts_enter_once(ledger: Ledger, postgres_dsn: str) -> None:
     verdicts = [VerdictRow(NOON, 7, place, "g-1", "req-1", "a/b/c", False, '[{"policy": "p"}]', 40) for place in (0, 1)]
     for _ in range(2):

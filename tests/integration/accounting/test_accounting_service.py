@@ -142,6 +142,27 @@ async def test_usage_becomes_rows_spend_and_answers(start: START, bus: Bus, post
     assert await inconsistencies(postgres_dsn) == []
 
 
+async def test_nothing_is_said_to_be_counted_while_something_before_it_is_missing(
+    start: START, bus: Bus, nats_server: NatsServer, postgres_dsn: str
+) -> None:
+    dead = await connect(BusSettings(url=nats_server.url, identity="accounting"))
+    await bus.append(batch(0), cause="gw-1:0")
+    reader = await dead.transport.pull("USAGE", "accounting-ledger", 1)
+    held = await reader.next(5)
+    assert held is not None
+    await start("one")
+    await bus.append(batch(10), cause="gw-1:10")
+    await eventually(lambda: _rows(postgres_dsn, 10))
+    assert await bus.view("spend", Spend).get("k-aaaaaaaaaa") is None
+    assert (await bus.ask(AskUsage(), UsageAnswer)).counted_until == {}
+    await dead.transport.nak(held, 0)
+    spend = await eventually(lambda: _spent(bus, 20))
+    assert spend.watermarks == {"gw-1": 2000}
+    await bus.append(batch(20), cause="gw-1:20")
+    assert (await eventually(lambda: _spent(bus, 30))).watermarks == {"gw-1": 3000}
+    await dead.close()
+
+
 async def test_what_comes_twice_is_there_once(start: START, bus: Bus, postgres_dsn: str) -> None:
     service = await start("one")
     await bus.append(batch(0), cause="gw-1:0")

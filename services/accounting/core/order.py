@@ -1,0 +1,38 @@
+"""Whether the ledger has everything that comes before something in the stream.
+
+Messages come again when whoever had them died, or when a connection broke, and then newer ones are entered before
+them. A gateway's watermark may not rise meanwhile: it says that nothing before it is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What was dealt with of a stream, by sequence. The sequences of the stream have no gaps."""
+
+    floor: int
+    """Everything up to here was."""
+    highest: int
+    """Nothing beyond was handed out yet."""
+    ahead: frozenset[int] = frozenset()
+    """What else was, beyond the floor."""
+
+    @property
+    def complete(self) -> bool:
+        return self.floor >= self.highest
+
+    def after(self, sequences: Iterable[int]) -> Order:
+        """With these dealt with too."""
+        ahead = {*self.ahead, *sequences}
+        floor, highest = self.floor, max(self.highest, max(ahead, default=0))
+        while floor + 1 in ahead:
+            floor += 1
+        return Order(floor, highest, frozenset(one for one in ahead if one > floor))
+
+    def at_least(self, floor: int) -> Order:
+        """With the stream's own word that everything up to a sequence was dealt with, whoever did it."""
+        return Order(max(floor, self.floor), self.highest, self.ahead).after(())
