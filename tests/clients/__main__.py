@@ -99,7 +99,7 @@ def install(client: Client) -> None:
     stamp.write_text(wanted)
 
 
-def tried(client: Client, url: str, key: str) -> list[Check]:
+def tried(client: Client, url: str, key: str, spent_key: str) -> list[Check]:
     """Run its script; what it printed, and as a problem how it ended if not well."""
     place = place_of(client)
     # Node looks for packages beside the script, and pytest for its settings above it.
@@ -116,7 +116,12 @@ def tried(client: Client, url: str, key: str) -> list[Check]:
                 stdout=out,
                 stderr=errors,
                 timeout=SCRIPT_S,
-                env={**os.environ, "LLMGW_CHECK_URL": url.removesuffix("/v1"), "LLMGW_CHECK_KEY": key},
+                env={
+                    **os.environ,
+                    "LLMGW_CHECK_URL": url.removesuffix("/v1"),
+                    "LLMGW_CHECK_KEY": key,
+                    "LLMGW_CHECK_SPENT_KEY": spent_key,
+                },
                 check=False,
             )
             ended = f"ended with {done.returncode}" if done.returncode else ""
@@ -171,8 +176,9 @@ def main(names: list[str]) -> int:
         try:
             cluster.up("--port", "0", "--fleet", str(HERE / "fleet.yaml"))
             cluster.until_served(60)
+            spent_key = cluster.json("key", "create", "demo/demo/demo", "--budget", "0.000001/total")["key"]
             for client in chosen:
-                checks = tried(client, cluster.base_url, cluster.client_key)
+                checks = tried(client, cluster.base_url, cluster.client_key, spent_key)
                 bad = [check for check in checks if check.problem]
                 failed += len(bad)
                 print(f"{client.name}: {len(checks) - len(bad)} of {len(checks)}", flush=True)

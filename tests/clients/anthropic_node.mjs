@@ -2,7 +2,8 @@
 
 import assert from "node:assert/strict";
 import Anthropic from "@anthropic-ai/sdk";
-import { ASKS, CITY, HI, KEY, REAL, ROOT_URL, SIM, THINKS, all, check, throws } from "./checks.mjs";
+import { ASKS, CITY, HI, KEY, REAL, ROOT_URL, SIM, SPENT_KEY, THINKS } from "./checks.mjs";
+import { all, check, counting, throws } from "./checks.mjs";
 
 const client = new Anthropic({ baseURL: ROOT_URL, apiKey: KEY, maxRetries: 0, timeout: 60_000 });
 const tools = [{ name: "weather", description: "The weather.", input_schema: CITY }];
@@ -96,4 +97,16 @@ await check("errors of an engine", [SIM], async (model) => {
   await throws(Anthropic.APIError, () => client.messages.stream({ ...asked, sim: { cut_after: 2 } }).finalMessage());
   const refused = await client.messages.create({ ...asked, sim: { refuse: true } });
   assert.equal(refused.stop_reason, "refusal");
+});
+
+await check("a spent budget is asked once", [REAL], async (model) => {
+  const counted = counting();
+  const spent = new Anthropic({ baseURL: ROOT_URL, apiKey: SPENT_KEY, maxRetries: 9, timeout: 60_000, fetch: counted });
+  for (const stream of [false, true]) {
+    const asked = { model, max_tokens: 9, messages: HI, stream };
+    const refused = await throws(Anthropic.APIError, () => spent.messages.create(asked));
+    assert.equal(refused.status, 402);
+    assert.equal(refused.error.error.type, "billing_error");
+  }
+  assert.equal(counted.requests, 2);
 });

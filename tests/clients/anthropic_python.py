@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anthropic
-from checks import CITIES, CITY, HI, KEY, REAL, ROOT_URL, SIM, THINKS, check, raises
+from checks import CITIES, CITY, HI, KEY, REAL, ROOT_URL, SIM, SPENT_KEY, THINKS, check, raises
 
 client = anthropic.Anthropic(base_url=ROOT_URL, api_key=KEY, max_retries=0, timeout=60)
 
@@ -153,3 +153,16 @@ def engine_errors(model: str) -> None:
         raises(anthropic.APIStatusError, stream.get_final_message)
     refused = client.messages.create(**asked, extra_body={"sim": {"refuse": True}})
     assert refused.stop_reason == "refusal"
+
+
+@check("a spent budget is asked once", REAL)
+def spent_budget(model: str) -> None:
+    sent: list[Any] = []
+    counted = anthropic.DefaultHttpxClient(event_hooks={"request": [sent.append]})
+    spent = anthropic.Anthropic(base_url=ROOT_URL, api_key=SPENT_KEY, max_retries=9, timeout=60, http_client=counted)
+    for stream in (False, True):
+        asked: Any = {"model": model, "max_tokens": 9, "messages": HI, "stream": stream}
+        refused = raises(anthropic.APIStatusError, lambda asked=asked: spent.messages.create(**asked))
+        assert refused.status_code == 402
+        assert refused.body["error"]["type"] == "billing_error"
+    assert len(sent) == 2

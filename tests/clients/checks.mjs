@@ -3,6 +3,8 @@
 export const ROOT_URL = process.env.LLMGW_CHECK_URL;
 export const BASE_URL = `${ROOT_URL}/v1`;
 export const KEY = process.env.LLMGW_CHECK_KEY;
+// Of a budget that has room for no request.
+export const SPENT_KEY = process.env.LLMGW_CHECK_SPENT_KEY;
 
 export const REAL = "gemma3-270m";
 export const REAL_EMBEDDINGS = "gemma3-270m-embeddings";
@@ -43,6 +45,16 @@ export async function throws(kind, call) {
     throw error;
   }
   throw new Error(`${kind.name} was not thrown`);
+}
+
+// A fetch that counts what goes out.
+export function counting() {
+  const counted = (url, init) => {
+    counted.requests += 1;
+    return fetch(url, init);
+  };
+  counted.requests = 0;
+  return counted;
 }
 
 export async function all(stream) {

@@ -13,6 +13,8 @@ from typing import Any
 ROOT_URL = os.environ["LLMGW_CHECK_URL"]
 BASE_URL = ROOT_URL + "/v1"
 KEY = os.environ["LLMGW_CHECK_KEY"]
+SPENT_KEY = os.environ["LLMGW_CHECK_SPENT_KEY"]
+"""Of a budget that has room for no request."""
 
 REAL = "gemma3-270m"
 REAL_EMBEDDINGS = "gemma3-270m-embeddings"

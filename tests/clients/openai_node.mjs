@@ -5,7 +5,7 @@ import OpenAI from "openai";
 import { zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
 import { ASKS, BASE_URL, CITIES, CITY, HI, KEY, REAL, REAL_EMBEDDINGS, SIM, THINKS } from "./checks.mjs";
-import { all, check, throws } from "./checks.mjs";
+import { SPENT_KEY, all, check, counting, throws } from "./checks.mjs";
 
 const client = new OpenAI({ baseURL: BASE_URL, apiKey: KEY, maxRetries: 0, timeout: 60_000 });
 const tools = [{ type: "function", function: { name: "weather", parameters: CITY, strict: true } }];
@@ -147,4 +147,16 @@ await check("errors of an engine", [SIM], async (model) => {
   const asked = (sim) => client.chat.completions.create({ model, messages: HI, stream: true, sim });
   await throws(OpenAI.APIError, async () => all(await asked({ cut_after: 2 })));
   await throws(OpenAI.InternalServerError, () => asked({ fail_status: 500 }));
+});
+
+await check("a spent budget is asked once", [REAL], async (model) => {
+  const counted = counting();
+  const spent = new OpenAI({ baseURL: BASE_URL, apiKey: SPENT_KEY, maxRetries: 9, timeout: 60_000, fetch: counted });
+  for (const stream of [false, true]) {
+    const refused = await throws(OpenAI.APIError, () => spent.chat.completions.create({ model, messages: HI, stream }));
+    assert.equal(refused.status, 402);
+    assert.equal(refused.code, "budget_exceeded");
+  }
+  await throws(OpenAI.APIError, () => spent.responses.create({ model, input: "Hello." }));
+  assert.equal(counted.requests, 3);
 });

@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 import openai
-from checks import BASE_URL, CITIES, CITY, HI, KEY, REAL, REAL_EMBEDDINGS, SIM, THINKS, check, raises
+from checks import BASE_URL, CITIES, CITY, HI, KEY, REAL, REAL_EMBEDDINGS, SIM, SPENT_KEY, THINKS, check, raises
 from pydantic import BaseModel
 
 client = openai.OpenAI(base_url=BASE_URL, api_key=KEY, max_retries=0, timeout=60)
@@ -193,3 +193,16 @@ def engine_errors(model: str) -> None:
         openai.InternalServerError,
         lambda: client.chat.completions.create(**asked, extra_body={"sim": {"fail_status": 500}}),
     )
+
+
+@check("a spent budget is asked once", REAL)
+def spent_budget(model: str) -> None:
+    sent: list[Any] = []
+    counted = openai.DefaultHttpxClient(event_hooks={"request": [sent.append]})
+    spent = openai.OpenAI(base_url=BASE_URL, api_key=SPENT_KEY, max_retries=9, timeout=60, http_client=counted)
+    asked: Any = {"model": model, "messages": HI}
+    for stream in (False, True):
+        refused = raises(openai.APIStatusError, lambda s=stream: spent.chat.completions.create(**asked, stream=s))
+        assert (refused.status_code, refused.code) == (402, "budget_exceeded")
+    raises(openai.APIStatusError, lambda: spent.responses.create(model=model, input="Hello."))
+    assert len(sent) == 3
