@@ -109,7 +109,7 @@ class Snapshot(Generic[S]):
 
     def write(self, data: bytes) -> None:
         """Whole or not at all, whenever the process ends. A disk that is full costs the cache, nothing else."""
-        scratch = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
+        scratch = self._path.with_name(f"{self._path.name}.{os.getpid()}-{id(self)}.new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from libs.bus import Authority, Bus, OwnedView, Worker
+from libs.bus import Authority, Bus, OwnedView, Snapshot, Worker
 from libs.events import Event
 from libs.events.policy import PolicySpec
 from libs.events.questions import Examined, ExamineGuard, ListPolicies, PoliciesAnswer
 
+from . import core
 from .checks import Checks
 from .core.state import State, decide, evolve
 from .facts import Facts
@@ -46,10 +47,12 @@ class Guard:
             decide=decide,
             on_change=self._publish,
             owns=("policy", "guard"),
+            snapshot=Snapshot(settings.data_dir / "snapshot.json", State, core),
         )
 
     async def start(self) -> None:
         await self._authority.start()
+        self._rulebook.update(self._authority.state.policies)  # those of the snapshot
         self._opening = asyncio.create_task(self._open_lanes(), name="guard lanes")
         await self._bus.answer("guard", {ExamineGuard: self._examine, ListPolicies: self._policies})
 

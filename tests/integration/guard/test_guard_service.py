@@ -229,3 +229,22 @@ async def test_a_verdict_takes_a_few_milliseconds_over_the_bus(
         took.sort()
         record_property("verdict over the bus", f"p50 {took[50] * 1e3:.2f} ms, p99 {took[98] * 1e3:.2f} ms")
         assert took[50] < 0.02
+
+
+async def test_a_guard_that_starts_again_judges_by_what_its_snapshot_holds(
+    bus: Bus, nats_server: NatsServer, tmp_path: Path, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with guard(nats_server, tmp_path):
+        await bus.command(DefinePolicy(spec=STRICT))
+    folded: list[int] = []
+    fold = Guard._fold
+
+    def counted(self, state, event, position):  # type: ignore[no-untyped-def]
+        folded.append(position)
+        return fold(self, state, event, position)
+
+    monkeypatch.setattr(Guard, "_fold", counted)
+    async with guard(nats_server, tmp_path):
+        verdict = await gateway.judge(f"use {AWS_KEY}", "strict")
+        assert (verdict.allow, verdict.rule) == (False, "secrets.aws_access_key")
+        assert min(folded, default=3) > 2, "the policy was read from the log again"
