@@ -30,6 +30,7 @@ READING = (
     ("key", "list"),
     ("price", "list"),
     ("usage",),
+    ("budgets",),
     ("policy", "list"),
     ("library", "list"),
     ("events", "show", "1"),
@@ -93,6 +94,11 @@ def test_a_key_is_shown_once_works_and_stops_working(cluster: Cluster) -> None:
     assert made["key"].startswith(listed["shown"])
     assert made["key"] not in cluster.text("key", "list", "--json")
 
+    cluster.text("key", "change", made["key_id"], "--name", "changed", "--budget", "0.5/day", "--budget", "5/total")
+    (listed,) = (one for one in cluster.json("key", "list") if one["key_id"] == made["key_id"])
+    assert (listed["name"], listed["allowance"]["rpm"]) == ("changed", None)
+    budgets = [one for one in cluster.json("budgets") if one["level"] == f"key {made['key_id']}"]
+    assert sorted((one["budget"], one["left"]) for one in budgets) == [("0.5", "0.5"), ("5", "5")]
     cluster.text("key", "revoke", made["key_id"], "--reason", "the test is over")
     (listed,) = (one for one in cluster.json("key", "list") if one["key_id"] == made["key_id"])
     assert listed["revoked"] is True
