@@ -124,7 +124,8 @@ class ModelSpec(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     aliases: tuple[str, ...] = ()
     description: str = ""
     source: str | None = None
-    """Weights: ``library:NAME`` or ``library:NAME@VERSION``. None only for engines that need none (``sim``)."""
+    """Weights: ``library:NAME``, ``library:NAME@VERSION`` or ``file:/PATH`` on the machines that run it.
+    None only for engines that need none (``sim``)."""
     context_length: int = 4096
     max_output_tokens: int | None = None
     capabilities: tuple[str, ...] = ("chat", "completions")

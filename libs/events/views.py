@@ -62,6 +62,9 @@ class WeightsWanted(Value, frozen=True, kw_only=True):
     files: tuple[WeightFile, ...]
     mirrors: tuple[str, ...]
     """Base URLs, any of which serves it."""
+    source: str = ""
+    """``file:/PATH``: the machine has it there, its files are not known and its name is this; empty: it is the
+    library's."""
 
 
 class LoraWanted(Value, frozen=True, kw_only=True):

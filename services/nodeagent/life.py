@@ -31,11 +31,12 @@ from .core import sentences
 from .core.engines import Engine, Lora, Place, environment
 from .core.layout import Layout, fell_back
 from .core.record import ENDED, EngineProcess, ShardRecord
+from .fetching import Fetched
 from .node import Failure, Node
 from .readiness import until_serving
 from .shard_state import ShardState
 from .vigil import Vigil
-from .weights import brought, loras
+from .weights import brought, listed, loras
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +134,7 @@ class ShardLife(ShardState):
         if engine is None:
             there = ", ".join(sorted(node.engines)) or "none"
             raise Failure("refused", f"the engine {wanted.engine} is not on this machine (there are: {there})")
+        source, wanted = await listed(wanted)
         refusal = node.room(wanted) or engine.refusal(wanted, node.gpus())
         if refusal is not None:
             raise Failure("refused", refusal)
@@ -142,7 +144,7 @@ class ShardLife(ShardState):
         self._write(phase="fetching")
         weights, fetched_bytes = None, 0
         if wanted.weights is not None:
-            fetched = await brought(node, wanted, wanted.weights)
+            fetched = Fetched(source, 0) if source is not None else await brought(node, wanted, wanted.weights)
             fetched_bytes = fetched.fetched_bytes
             entry = engine.entry([file.path for file in wanted.weights.files])
             weights = str(fetched.folder / entry) if entry is not None else None

@@ -1,13 +1,16 @@
-"""A shard's weights on their way to this machine."""
+"""A shard's weights: on their way to this machine, or there already."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import msgspec
 
+from libs.events.sources import path_of, source_problem
 from libs.events.views import ShardWanted, WeightsWanted
 
+from .adapters import local
 from .adapters.store import Rejected
 from .core.engines import Lora
 from .fetching import Fetched
@@ -18,6 +21,28 @@ class _Config(msgspec.Struct):
     """What is read of PEFT's ``adapter_config.json``."""
 
     r: int
+
+
+async def listed(wanted: ShardWanted) -> tuple[Path | None, ShardWanted]:
+    """A shard whose weights are on this machine already (``file:``), with their files, and the folder they are in;
+    one whose weights are the library's as it is, and no folder. Raises Failure."""
+    weights = wanted.weights
+    if weights is None or not weights.source:
+        return None, wanted
+    wrong = source_problem(weights.source)
+    if wrong is not None:
+        raise Failure("refused", wrong)
+    path = Path(path_of(weights.source))
+    try:
+        # A server of files that is away holds on to whoever asks it.
+        async with asyncio.timeout(wanted.startup_timeout_s):
+            folder, files = await asyncio.to_thread(local.look, path, wanted.allow_pickle)
+    except Rejected as error:
+        raise Failure("checking", str(error)) from None
+    except TimeoutError:
+        raise Failure("checking", f"{path} did not answer for {wanted.startup_timeout_s} s") from None
+    found = msgspec.structs.replace(weights, files=files)
+    return folder, msgspec.structs.replace(wanted, weights=found)
 
 
 async def loras(node: Node, wanted: ShardWanted) -> tuple[tuple[Lora, ...], int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePosixPath
 
+from libs.events.sources import of_library
 from libs.events.views import ShardWanted, WeightsWanted
 
 _PICKLED = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
@@ -28,12 +29,17 @@ def refusal(weights: WeightsWanted, pickles_allowed: bool = False) -> str | None
             return f"the path {file.path!r} leads outside the model's folder"
         if len(file.sha256) != 64 or not set(file.sha256) <= _HEX:
             return f"{file.path}: {file.sha256!r} is not a SHA-256 in lower-case hex"
-        if path.suffix.lower() in _PICKLED and not pickles_allowed:
+        if named_pickle(file.path) and not pickles_allowed:
             return (
                 f"{file.path} is in a pickle format, which runs code when it is loaded; "
                 "import the model as safetensors or GGUF, or say allow_pickle if you trust whoever made it"
             )
     return None
+
+
+def named_pickle(path: str) -> bool:
+    """Whether a file is in a pickle format by its name."""
+    return PurePosixPath(path).suffix.lower() in _PICKLED
 
 
 def used_by(wanted: ShardWanted) -> tuple[WeightsWanted, ...]:
@@ -56,6 +62,8 @@ def removal_refusal(
     its way here.
     """
     weights = f"{name}@{version}"
+    if not of_library(name):
+        return f"{weights.rstrip('@')} is no copy of the agent's: whoever put it on the machine removes it there"
     for part in (name, version):
         if not _safe(part):
             return f"{part!r} cannot be the name of weights"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from libs.events import encode
 from libs.events.commands import Problem
 from libs.events.model import Canary, ModelSpec, Profile, Scaling
+from libs.events.sources import FORMS, LIBRARY, of_library, source_problem
 from libs.tuning import argument_problems, environment_problems
 
 from .fitting import fit_problems
@@ -17,7 +18,6 @@ from .state import State
 
 NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 NAME_RULE = "1 to 63 small letters, digits, '.', '_' or '-', beginning with a letter or digit"
-SOURCE = re.compile(r"^library:[a-z0-9][a-z0-9._-]{0,62}(@[A-Za-z0-9][A-Za-z0-9._-]{0,62})?$")
 CAPABILITIES = frozenset({"chat", "completions", "embeddings", "rerank", "images", "vision", "tools", "reasoning"})
 
 CONTEXT_MOST = 16_777_216
@@ -93,7 +93,7 @@ def _names(state: State, spec: ModelSpec) -> Iterator[Problem]:
             why = f"{adapter.name!r} {taken[adapter.name]}: models, aliases and adapters share one namespace"
             yield _problem(f"{at}name", why)
         taken.setdefault(adapter.name, "is listed twice")
-        if not SOURCE.match(adapter.source):
+        if not LIBRARY.match(adapter.source):
             yield _problem(f"{at}source", f"{adapter.source!r} is not library:NAME or library:NAME@VERSION")
 
 
@@ -157,9 +157,11 @@ def _model(spec: ModelSpec) -> Iterator[Problem]:
         yield _problem("profiles", "there is none: state at least one way to run the model")
     if spec.source is None:
         for engine in sorted({p.engine for p in spec.profiles} - {"sim"}):
-            yield _problem("source", f"the engine {engine} needs weights: state library:NAME or library:NAME@VERSION")
-    elif not SOURCE.match(spec.source):
-        yield _problem("source", f"{spec.source!r} is not library:NAME or library:NAME@VERSION")
+            yield _problem("source", f"the engine {engine} needs weights: state {FORMS}")
+    elif (wrong := source_problem(spec.source)) is not None:
+        yield _problem("source", wrong)
+    elif not of_library(spec.source):
+        yield from _figures(spec, spec.source)
     if not 1 <= spec.context_length <= CONTEXT_MOST:
         yield _problem("context_length", f"{spec.context_length} tokens: state 1 to {CONTEXT_MOST}")
     if spec.max_output_tokens is not None and not 1 <= spec.max_output_tokens <= spec.context_length:
@@ -176,6 +178,15 @@ def _model(spec: ModelSpec) -> Iterator[Problem]:
     for i, name in enumerate(names):
         if name in names[:i]:
             yield _problem(f"profiles[{i}].name", f"{name!r} is the name of an earlier profile: give each its own")
+
+
+def _figures(spec: ModelSpec, source: str) -> Iterator[Problem]:
+    """What profiles must say themselves of weights whose headers the cluster does not see."""
+    unseen = f"the cluster does not see the headers of {source}, so what it takes must be stated"
+    for i, profile in enumerate(spec.profiles):
+        # A profile for the CPU says it in any case.
+        if profile.engine != "sim" and profile.gpu_class is not None and profile.min_gpu_memory_mb is None:
+            yield _problem(f"profiles[{i}].min_gpu_memory_mb", f"{unseen}: state the MB it needs of each GPU")
 
 
 def _nearest(capability: str) -> str:

@@ -9,6 +9,7 @@ import msgspec
 from libs.events.library import LibraryVersion
 from libs.events.machine import Gpu
 from libs.events.model import Profile
+from libs.events.sources import of_library
 from libs.fit import Need
 from libs.fit.health import in_words, usable
 from libs.fit.memory import GIB
@@ -82,7 +83,7 @@ def weights(q: Query) -> str | None:
         return f"the library has no {q.source}"
     if q.lacking:
         return f"the library has no {q.lacking}"
-    if q.weights and q.mirrors == 0:
+    if q.weights and q.mirrors == 0 and of_library(q.weights):
         return f"no mirror serves {q.weights}"
     return None
 

@@ -27,6 +27,7 @@ from libs.events.shard import (
     ShardStarting,
     ShardStopped,
 )
+from libs.events.sources import of_library
 
 from .errands import restarts, starts_anew
 from .state import ENDED, Model, Orphan, Replica, ReplicaPhase, Shard, ShardPhase, State
@@ -109,7 +110,9 @@ def _ready(state: State, model: Model, replica: Replica, event: ReplicaReady, po
     for machine_id in replica.machines:
         model.failed_on.pop(machine_id, None)
         machine = state.facts.machines.get(machine_id)
-        if machine is not None and replica.weights and replica.weights not in machine.weights:
+        if machine is None or not of_library(replica.weights):
+            continue
+        if replica.weights and replica.weights not in machine.weights:
             machine.weights.append(replica.weights)
             del machine.weights[:-WEIGHTS_REMEMBERED]
 

@@ -15,6 +15,7 @@ from libs.events.machine import MachineRegistered
 from libs.events.model import ModelSpec, Profile
 from libs.events.node import Errand
 from libs.events.replica import ShardPlacement
+from libs.events.sources import of_library
 
 from .fabrics import Fabrics
 
@@ -312,7 +313,7 @@ class State:
             self.stories.pop(model.name, None)
 
     def weights_of(self, spec: ModelSpec) -> str | None:
-        """``NAME@VERSION`` a new replica would be started from; empty if it needs none, None if there are none."""
+        """What a new replica would be started from (``version_of``); empty if it needs none, None if there are none."""
         return self.version_of(spec.source) if spec.source is not None else ""
 
     def adapters_of(self, spec: ModelSpec) -> dict[str, str]:
@@ -321,7 +322,9 @@ class State:
         return {name: version for name, version in found.items() if version is not None}
 
     def version_of(self, source: str) -> str | None:
-        """``NAME@VERSION`` that a source means now; None: the library has none."""
+        """``NAME@VERSION`` that a source means now, itself where machines find it; None: the library has none."""
+        if not of_library(source):
+            return source
         name, _, version = source.removeprefix("library:").partition("@")
         known = self.facts.library.get(name, ())
         if version:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from libs.events.sources import of_library
 from libs.events.views import (
     Endpoint,
     LoraWanted,
@@ -132,6 +133,8 @@ def _shard(state: State, replica: Replica, shard: Shard) -> ShardWanted:
 
 
 def _weights(state: State, name: str) -> WeightsWanted | None:
+    if not of_library(name):
+        return WeightsWanted(name=name, version="", files=(), mirrors=(), source=name)
     version = state.facts.versions.get(name)
     if version is None:
         return None

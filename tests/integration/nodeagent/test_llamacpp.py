@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 from libs.events.library import WeightFile
-from libs.events.machine import MachineRegistered
+from libs.events.machine import MachineErrandEnded, MachineRegistered
+from libs.events.node import Errand
 from libs.events.shard import ShardFailed, ShardReady, ShardStopped
-from libs.events.views import WeightsWanted
+from libs.events.views import ErrandWanted, WeightsWanted
 from libs.runtime.secrets import seal
 from libs.testing.waiting import eventually
 from tests.unit.nodeagent.wanted import shard
@@ -91,3 +92,38 @@ async def test_weights_that_are_no_model_fail_with_a_sentence(box: Box) -> None:
     assert failed.exit_code == 1
     assert "not a GGUF" in failed.reason
     assert box.engine_pids() == {}
+
+
+async def test_a_model_that_is_on_the_machine_is_served_from_where_it_is(
+    box: Box, model: tuple[Path, WeightFile]
+) -> None:
+    path, _ = model
+    source = f"file:{path}"
+    weights = WeightsWanted(name=source, version="", files=(), mirrors=(), source=source)
+    box.settings = msgspec.structs.replace(box.settings, engines=("llamacpp",))
+    box.start_agent()
+    await box.next(MachineRegistered)
+    absent = msgspec.structs.replace(weights, name="file:/nowhere/m.gguf", source="file:/nowhere/m.gguf")
+    await box.want(shard("r-0-0", engine="llamacpp", weights=absent))
+    failed = await box.next(ShardFailed)
+    assert failed.phase == "checking"
+    assert failed.reason.startswith("/nowhere/m.gguf is not on this machine: ")
+
+    wanted = shard(engine="llamacpp", weights=weights, context_length=256, parallel=1, cores=1, memory_mb=700)
+    errand = Errand(kind="remove_weights", weights=source)
+    await box.want(wanted, errands=(ErrandWanted(number=1, errand=errand),))
+    ready = await box.next(ShardReady, deadline_s=60)
+    refused = await box.next(MachineErrandEnded)
+    assert (refused.outcome, refused.reason) == (
+        "refused",
+        f"{source} is no copy of the agent's: whoever put it on the machine removes it there",
+    )
+    body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
+    request = urllib.request.Request(f"{ready.url}/v1/completions", body, {"content-type": "application/json"})
+    answer = await asyncio.to_thread(lambda: urllib.request.urlopen(request).read())
+    assert json.loads(answer)["usage"]["completion_tokens"] == 1
+    assert list((box.settings.data_dir / "weights" / "content").iterdir()) == [], "nothing was copied"
+    assert all(machine.weights == () for machine in box.of(MachineRegistered))
+    await box.want()
+    await box.next(ShardStopped)
+    assert path.stat().st_size > 0

@@ -17,7 +17,9 @@ from libs.events.commands import (
     UncordonNode,
 )
 from libs.events.model import Adapter, Canary, Licence, ModelScaled, ModelSpec, Profile, Scaling
+from libs.events.views import WeightsWanted
 from services.scheduler.core.catalog import fingerprint
+from services.scheduler.core.views import wanted_on
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
 
@@ -206,3 +208,28 @@ def test_saying_the_same_of_a_node_again_changes_nothing() -> None:
     assert world.command(DrainNode(machine_id="a", reason="y")) is not None
     assert world.command(DrainNode(machine_id="a", reason="y")) is None
     assert world.command(UncordonNode(machine_id="a")) is not None
+
+
+def test_weights_on_the_machines_need_figures_and_no_library() -> None:
+    for source in ("file:models/x", "file:/a/../b", "file:/", "file:/a/", "file:/a\nb", "file:"):
+        found = refused(model_spec(source=source))["source"]
+        assert "control character" in found if "\n" in source else "absolute path without '..'" in found
+    profile = gpu_profile(engine="vllm")
+    assert refused(model_spec("m", 1, profile, source="file:/mnt/m")) == {
+        "profiles[0].min_gpu_memory_mb": "the cluster does not see the headers of file:/mnt/m, so what it takes must "
+        "be stated: state the MB it needs of each GPU"
+    }
+    assert (
+        "main memory"
+        in refused(model_spec("m", 1, cpu_profile(memory_mb=None), source="file:/mnt/m"))["profiles[0].memory_mb"]
+    )
+    world = World()
+    world.machine("a")
+    world.machine("b", labels={"share": "models"})
+    world.define(model_spec("m", 1, cpu_profile(node_selector={"share": "models"}), source="file:/mnt/m"))
+    world.settle()
+    (replica,) = world.replicas()
+    assert (replica.phase, replica.machines, replica.weights) == ("ready", ("b",), "file:/mnt/m")
+    (wanted,) = wanted_on(world.state, "b")
+    assert wanted.weights == WeightsWanted(name="file:/mnt/m", version="", files=(), mirrors=(), source="file:/mnt/m")
+    assert world.state.facts.machines["b"].weights == [], "no copy of it is the agent's"
