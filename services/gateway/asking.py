@@ -135,7 +135,7 @@ class Engines:
         return connection
 
     def beside(self, target: Target, model: str) -> list[Target]:
-        """Who can be asked beside a request to ``target``: that one, and another one of the model; nobody at the end."""
+        """Who can be asked beside a request to ``target``: it, and another one of the model; nobody at the end."""
         if self._ending:
             return []
         served = self._routes.find(model)
