@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import socket
 from collections.abc import Callable, Generator
 from typing import Any, Literal, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+log = logging.getLogger("llmgw.gateway")
 
 ON_DISCONNECT = "llmgw.on_disconnect"
 """Key of a scope: a function that is called once when the client's connection ends before the answer does."""
@@ -40,6 +43,8 @@ LINGER_S = 5.0
 """How long what a client still sends is read and dropped after it was answered early: closed at once, the answer might
 be lost on its way."""
 LOOKED_AT_EVERY_S = 1.0
+NO_MORE_S = 0.1
+"""How long nothing is accepted after the system had no room for another connection."""
 _TOO_LONG = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 34\r\nconnection: close\r\n\r\nThe head of a request is too long."
@@ -197,6 +202,52 @@ class ClientConnection(HttpToolsProtocol):
         return False
 
 
+class _Acceptor:
+    """Takes connections off a socket that several workers share: one in a turn of the loop, so that of a crowd each
+    worker gets a share, and a busy one a smaller one. The loop's own servers take all that wait, which can leave one
+    worker with every connection of a client and the other with none.
+    """
+
+    def __init__(self, listening: socket.socket, make: Callable[[], asyncio.Protocol]) -> None:
+        self._listening = listening
+        self._make = make
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[Any]] = set()
+        self._resuming: asyncio.TimerHandle | None = None
+        listening.setblocking(False)
+        self._resume()
+
+    def _resume(self) -> None:
+        self._loop.add_reader(self._listening, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return  # another worker was faster, or the client has left
+        except OSError as error:
+            log.error("no connection can be taken for %g s: %s", NO_MORE_S, error)
+            self._loop.remove_reader(self._listening)
+            self._resuming = self._loop.call_later(NO_MORE_S, self._resume)
+            return
+        accepted.setblocking(False)
+        task = self._loop.create_task(self._loop.connect_accepted_socket(self._make, accepted))
+        self._opening.add(task)
+        task.add_done_callback(self._opened)
+
+    def _opened(self, task: asyncio.Task[Any]) -> None:
+        self._opening.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("a connection was not opened: %s", task.exception())
+
+    def close(self) -> None:
+        """Take no more."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+
+
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -226,15 +277,20 @@ class HttpServer:
         self._keep_alive_s = keep_alive_s
         self._task: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._acceptor: _Acceptor | None = None
 
     async def start(self) -> None:
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._listening]))
+        self._task = asyncio.create_task(self._server.serve(sockets=[]))
         while not self._server.started:
             if self._task.done():
                 await self._task
                 raise RuntimeError("the HTTP server ended while it was starting")
             await asyncio.sleep(0.005)
+        self._acceptor = _Acceptor(self._listening, self._connection)
         self._looking = asyncio.create_task(self._look())
+
+    def _connection(self) -> asyncio.Protocol:
+        return ClientConnection(self._server.config, self._server.server_state, self._server.lifespan.state)
 
     async def _look(self) -> None:
         loop = asyncio.get_running_loop()
@@ -245,6 +301,8 @@ class HttpServer:
                 cast(ClientConnection, connection).look(now, self._keep_alive_s)
 
     async def stop(self) -> None:
+        if self._acceptor is not None:
+            self._acceptor.close()
         self._server.should_exit = True
         if self._task is not None:
             await self._task
