@@ -250,6 +250,9 @@ def with_progress(view: ModelView, hearing: Hearing | None) -> ModelView:
 
 
 def _progress(replica: ReplicaView, hearing: Hearing) -> str:
+    # A machine's last sample is older than its fact that the engine is ready.
+    if replica.state not in STARTING:
+        return ""
     said = (
         f"{what} on {machine_id}"
         for machine_id in replica.machines
@@ -260,5 +263,6 @@ def _progress(replica: ReplicaView, hearing: Hearing) -> str:
     return "; ".join(said)
 
 
-_PROGRESS = ("failed", "stopped", "wanted", "starting", "loading", "ready")
+STARTING = ("wanted", "starting", "loading")
+_PROGRESS = ("failed", "stopped", *STARTING, "ready")
 """Of several shards the one that is furthest behind says where the replica stands."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from libs.events.commands import DrainNode, RemoveModel, ScaleModel
 from libs.events.model import Scaling
+from services.scheduler.core.hearing import Heard
 from services.scheduler.core.story import explain
-from services.scheduler.core.views import model_view, node_view, route, wanted_on
+from services.scheduler.core.views import model_view, node_view, route, wanted_on, with_progress
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
 
@@ -80,6 +81,20 @@ def test_a_node_shows_its_state_and_what_is_free() -> None:
     world.machines["cpu-1"].connected = False
     world.wait(12)
     assert node_view(world.state, world.state.facts.machines["cpu-1"]).state == "lost"
+
+
+def test_a_replica_shows_how_far_its_start_is_until_it_is_ready() -> None:
+    world = World()
+    world.machine()
+    world.define(model_spec("m", 1, cpu_profile()))
+    world.react()
+    [replica] = world.replicas("m")
+    hearing = {"cpu-1": Heard(silent_ms=0, starting={f"{replica.replica_id}-0": "loading", "r-other-0": "checking"})}
+    [shown] = with_progress(model_view(world.state, world.model()), hearing).replicas
+    assert shown.progress == "loading on cpu-1"
+    world.settle()
+    [shown] = with_progress(model_view(world.state, world.model()), hearing).replicas
+    assert (shown.state, shown.progress) == ("ready", "")
 
 
 def test_the_state_of_a_model_in_a_word() -> None:
