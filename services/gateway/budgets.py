@@ -43,6 +43,11 @@ class Prices(Copy[PriceView]):
         view = self._views.get(model) or self._views.get(ANY_MODEL)
         return None if view is None else view.price
 
+    def most_micros(self, model: str, tokens: tuple[int, int]) -> int:
+        """The most that prompt and completion tokens may cost."""
+        price = self.of(model)
+        return 0 if price is None else most_micros(price, *tokens)
+
     def cost_micros(self, record: RequestRecord) -> int:
         """What a request costs; should a price change just now, the ledger has the last word."""
         price = self.of(record.model)
@@ -71,11 +76,16 @@ class LedgerSums(Copy[Spend]):
 class Hold:
     """What one request holds of budgets, until it is written down what it cost."""
 
-    __slots__ = ("_budgets", "_reservation")
+    __slots__ = ("_budgets", "_reservation", "_tokens")
 
-    def __init__(self, budgets: Budgets, reservation: Reservation) -> None:
+    def __init__(self, budgets: Budgets, reservation: Reservation, tokens: tuple[int, int]) -> None:
         self._budgets = budgets
         self._reservation = reservation
+        self._tokens = tokens
+
+    def answered_by(self, model: str) -> None:
+        """Another model is to answer, at its price. Raises Fault (402) where a budget is too short for that."""
+        self._reservation = self._budgets.change(self._reservation, model, self._tokens)
 
     def settle(self, record: RequestRecord, position: int) -> None:
         """``record`` ends at a position of the spool."""
@@ -110,21 +120,23 @@ class Budgets:
 
     def hold(self, key: KeyView, kind: Kind, asked: Asked, served: Served, body_bytes: int, at: datetime) -> Hold:
         """Take the most a request may cost out of every budget it is under. Raises Fault (402) where one is short."""
-        price = self._prices.of(served.route.model)
-        micros = 0
-        if price is not None:
-            tokens = most_tokens(asked, kind, body_bytes, served.route.context_length, served.max_tokens)
-            micros = most_micros(price, *tokens)
-        reservation = self._spending.reserve(key.budgets, micros, at)
-        if isinstance(reservation, Short):
+        tokens = most_tokens(asked, kind, body_bytes, served.route.context_length, served.max_tokens)
+        micros = self._prices.most_micros(served.route.model, tokens)
+        return Hold(self, self._fitting(self._spending.reserve(key.budgets, micros, at)), tokens)
+
+    def change(self, reservation: Reservation, model: str, tokens: tuple[int, int]) -> Reservation:
+        """Reserve what tokens of another model may cost; see ``Hold``."""
+        return self._fitting(self._spending.change(reservation, self._prices.most_micros(model, tokens)))
+
+    def _fitting(self, reserved: Reservation | Short) -> Reservation:
+        if isinstance(reserved, Short):
             self._rates.hurry()
-            budget = reservation.budget
-            raise over_budget(
-                level_of(budget.account), budget.amount_micros, budget.period, reservation.left, reservation.needed
-            )
-        if reservation.near:
+            budget = reserved.budget
+            level = level_of(budget.account)
+            raise over_budget(level, budget.amount_micros, budget.period, reserved.left, reserved.needed)
+        if reserved.near:
             self._rates.hurry()
-        return Hold(self, reservation)
+        return reserved
 
     def settle(self, reservation: Reservation, record: RequestRecord, position: int) -> None:
         """The request ended; see ``Hold``."""

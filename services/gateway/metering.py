@@ -72,7 +72,9 @@ class Meter:
         self._body_bytes = body_bytes
 
     def answered_by(self, model: str) -> None:
-        """Another model than the one asked for is put to the request."""
+        """Another model than the one asked for is put to the request. Raises Fault (402): a budget is too short."""
+        if self.hold is not None:
+            self.hold.answered_by(model)
         self._model = model
 
     def open(self) -> None:

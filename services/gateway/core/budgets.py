@@ -68,24 +68,33 @@ class Spending:
     def reserve(self, budgets: tuple[LevelBudget, ...], micros: int, at: datetime) -> Reservation | Short:
         """Take the most a request may cost out of every budget, or of none when one of them is too short."""
         near = False
-        lines = []
         for budget in budgets:
             line = self._line(budget.account, period_name(budget.period, at))
             left = max(0, budget.amount_micros - self._used(line))
             if micros > left:
                 return Short(budget, left, micros)
             near = near or left - micros < max(budget.amount_micros * NEAR, FEW * micros)
-            lines.append(line)
-        for line in lines:
-            line.reserved += micros
+        self._take(budgets, at, micros)
         return Reservation(budgets, at, micros, near)
+
+    def change(self, held: Reservation, micros: int) -> Reservation | Short:
+        """Another amount instead of the one a request holds; where there is no room for it, it goes on holding that."""
+        self._take(held.budgets, held.at, -held.micros)
+        changed = self.reserve(held.budgets, micros, held.at)
+        if isinstance(changed, Short):
+            self._take(held.budgets, held.at, held.micros)
+        return changed
 
     def settle(self, held: Reservation, micros: int, position: int, at: datetime) -> None:
         """The request ended at a time and cost so much; its record ends at a position of the spool."""
-        for budget in held.budgets:
-            self._line(budget.account, period_name(budget.period, held.at)).reserved -= held.micros
-            if micros:
+        self._take(held.budgets, held.at, -held.micros)
+        if micros:
+            for budget in held.budgets:
                 self._line(budget.account, period_name(budget.period, at)).settle(position, micros)
+
+    def _take(self, budgets: tuple[LevelBudget, ...], at: datetime, micros: int) -> None:
+        for budget in budgets:
+            self._line(budget.account, period_name(budget.period, at)).reserved += micros
 
     def remember(self, key_id: str, project: str, micros: int, position: int, at: datetime) -> None:
         """A request of this gateway that ended before it was started again, as its spool has it."""

@@ -136,6 +136,23 @@ async def test_whatever_ends_a_request_its_reservation_ends_too(
     assert used(gateway, "k-rich") == cost
 
 
+async def test_a_fallback_that_is_dearer_needs_room_too(
+    priced: World, connect_as: Callable[[str], Awaitable[Bus]]
+) -> None:
+    cheap = Price(model="cheap", completion_micros=1_000)
+    await priced.bus.view("prices", PriceView).put("cheap", PriceView(price=cheap, version=2))
+    await priced.route(model="cheap", capabilities=(), fallbacks=("sim",))
+    await priced.key("sk-fall", key_id="k-fall", budgets=(budget(12_000, "k-fall"),))
+    gateway = await start(priced, connect_as)
+    response = await gateway.chat(key="sk-fall", model="cheap", max_tokens=8)
+    assert response.status == 200
+    cost = await _cost(priced, response.request_id)
+    assert used(gateway, "k-fall") == cost > 8_000, "at the price of the one that answered"
+    refused = await gateway.chat(key="sk-fall", model="cheap", max_tokens=8)
+    assert (refused.status, refused.error["code"]) == (402, "budget_exceeded")
+    assert used(gateway, "k-fall") == cost
+
+
 async def test_the_ledgers_word_takes_the_place_of_what_is_held(
     priced: World, connect_as: Callable[[str], Awaitable[Bus]]
 ) -> None:

@@ -65,6 +65,19 @@ def test_one_budget_that_is_short_refuses_for_all_and_takes_nothing() -> None:
     assert isinstance(spending.reserve((DAY,), 0, NOON), Reservation), "what costs nothing needs no room"
 
 
+def test_a_reservation_changes_to_what_fits_or_stays() -> None:
+    spending = Spending("gw-1")
+    taken(spending, 20, TOTAL, DAY)
+    held = taken(spending, 30, TOTAL, DAY)
+    assert spending.change(held, 41) == Short(DAY, 40, 41)
+    assert used(spending) == 50
+    changed = spending.change(held, 40)
+    assert isinstance(changed, Reservation)
+    assert used(spending) == 60
+    spending.settle(changed, 1, 10, NOON)
+    assert used(spending) == 21
+
+
 def test_a_day_ends_and_with_it_what_was_spent_in_it() -> None:
     spending = Spending("gw-1")
     tomorrow = NOON + timedelta(days=1)
