@@ -14,6 +14,7 @@ from libs.runtime import logs, traces
 from libs.runtime.secrets import BadSecret, decode_fleet_secret, read_reference
 
 from . import metrics
+from .adapters.crowd import Crowd, memory
 from .adapters.http import HttpServer
 from .adapters.spool import Spool, SpoolBroken
 from .admin import Admin
@@ -42,10 +43,10 @@ GAUGES_EVERY_S = 1.0
 class Gateway:
     """One worker: a gateway of its own to the rest of the system, called ``settings.instance``.
 
-    ``listening`` is the open socket clients come to; it may be shared with other workers.
+    ``listening`` is the open socket clients come to; it may be shared with other workers, who are in ``crowd``.
     """
 
-    def __init__(self, settings: GatewaySettings, bus: Bus, listening: socket.socket) -> None:
+    def __init__(self, settings: GatewaySettings, bus: Bus, listening: socket.socket, crowd: Crowd) -> None:
         gateway_id = settings.instance
         try:
             secret = None
@@ -85,7 +86,7 @@ class Gateway:
         Admin(door, bus)
         # Answers in flight may use most of the time a stop has; the rest is for the spool and the bus.
         drain_s = max(1.0, settings.stop_timeout_s - 4)
-        self._http = HttpServer(door, listening, settings.keep_alive_s, drain_s)
+        self._http = HttpServer(door, listening, crowd, settings.keep_alive_s, drain_s)
         self._ends_after_s = max(0.0, drain_s - TELLING_S)
         self._background: list[asyncio.Task[None]] = []
         self._started = False
@@ -150,7 +151,7 @@ def build(settings: GatewaySettings, bus: Bus) -> Gateway:
     """One worker on a socket of its own."""
     listening = listen(settings.host, settings.port)
     try:
-        return Gateway(settings, bus, listening)
+        return Gateway(settings, bus, listening, Crowd(memory(1), 1, 0))
     except Misconfigured:
         listening.close()
         raise

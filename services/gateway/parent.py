@@ -18,6 +18,7 @@ from libs.runtime.run import version
 from libs.runtime.status import PortTaken, StatusServer
 from libs.runtime.systemd import Notifier
 
+from .adapters.crowd import memory
 from .settings import GatewaySettings
 
 log = logging.getLogger("llmgw.gateway")
@@ -36,7 +37,9 @@ NOT_INHERITED = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 class WorkerProcess:
     """One worker: started, watched, started again."""
 
-    def __init__(self, settings: GatewaySettings, index: int, listening: socket.socket) -> None:
+    def __init__(self, settings: GatewaySettings, index: int, listening: socket.socket, crowd_fd: int) -> None:
+        self._index = index - 1
+        self._crowd_fd = crowd_fd
         self._settings = msgspec.structs.replace(
             settings,
             instance=f"{settings.instance}-{index}",
@@ -68,7 +71,13 @@ class WorkerProcess:
 
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        inheritance = Inheritance(self._settings, self._listening.fileno(), theirs.fileno())
+        inheritance = Inheritance(
+            settings=self._settings,
+            index=self._index,
+            listening_fd=self._listening.fileno(),
+            crowd_fd=self._crowd_fd,
+            control_fd=theirs.fileno(),
+        )
         environment = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
         with ours:
             with theirs:
@@ -76,7 +85,7 @@ class WorkerProcess:
                     *(sys.executable, "-m", "services.gateway.worker"),
                     stdin=asyncio.subprocess.DEVNULL,
                     env=environment | {VARIABLE: encode(inheritance)},
-                    pass_fds=(inheritance.listening_fd, inheritance.control_fd),
+                    pass_fds=(inheritance.listening_fd, inheritance.crowd_fd, inheritance.control_fd),
                 )
             listening = asyncio.create_task(self._listen(ours))
             try:
@@ -144,7 +153,10 @@ class Parent:
             return 1
         port = listening.getsockname()[1]
         log.info("gateway %s listens on http://%s:%d with %d workers", version(), settings.host, port, settings.workers)
-        self._workers = [WorkerProcess(settings, index, listening) for index in range(1, settings.workers + 1)]
+        crowd_fd = memory(settings.workers)
+        self._workers = [
+            WorkerProcess(settings, index, listening, crowd_fd) for index in range(1, settings.workers + 1)
+        ]
         keeping = [asyncio.create_task(worker.keep()) for worker in self._workers]
         telling = asyncio.create_task(self._tell())
         watchdog = asyncio.create_task(self._notifier.feed_watchdog())
@@ -155,6 +167,7 @@ class Parent:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         listening.close()
+        os.close(crowd_fd)
         if status is not None:
             await status.stop()
         log.info("gateway stopped")

@@ -18,6 +18,7 @@ import msgspec
 from libs.bus import Bus
 from libs.runtime import run
 
+from .adapters.crowd import Crowd
 from .app import Gateway
 from .settings import GatewaySettings
 
@@ -32,7 +33,10 @@ GC_THRESHOLD = 20_000
 
 class Inheritance(msgspec.Struct):
     settings: GatewaySettings
+    index: int
+    """Which of the workers it is, from 0."""
     listening_fd: int
+    crowd_fd: int
     control_fd: int
     """One end of a socket pair: the worker writes why it is not ready, and reads the parent's end."""
 
@@ -52,8 +56,10 @@ def _path(kind: type, value: Any) -> Any:
 class Worker:
     """A Gateway that tells its parent whether it is ready, and ends with it."""
 
-    def __init__(self, settings: GatewaySettings, bus: Bus, listening: socket.socket, control: socket.socket) -> None:
-        self._gateway = Gateway(settings, bus, listening)
+    def __init__(
+        self, settings: GatewaySettings, bus: Bus, listening: socket.socket, crowd: Crowd, control: socket.socket
+    ) -> None:
+        self._gateway = Gateway(settings, bus, listening, crowd)
         self._control = control
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -97,7 +103,12 @@ def main() -> int:
     listening = socket.socket(fileno=inheritance.listening_fd)
     control = socket.socket(fileno=inheritance.control_fd)
     control.setblocking(False)
-    return run.serve("gateway", inheritance.settings, lambda settings, bus: Worker(settings, bus, listening, control))
+    crowd = Crowd(inheritance.crowd_fd, inheritance.settings.workers, inheritance.index)
+
+    def build(settings: GatewaySettings, bus: Bus) -> Worker:
+        return Worker(settings, bus, listening, crowd, control)
+
+    return run.serve("gateway", inheritance.settings, build)
 
 
 if __name__ == "__main__":

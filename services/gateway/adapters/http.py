@@ -13,6 +13,8 @@ from typing import Any, Literal, cast
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from .crowd import Crowd
+
 log = logging.getLogger("llmgw.gateway")
 
 ON_DISCONNECT = "llmgw.on_disconnect"
@@ -43,6 +45,8 @@ LINGER_S = 5.0
 """How long what a client still sends is read and dropped after it was answered early: closed at once, the answer might
 be lost on its way."""
 LOOKED_AT_EVERY_S = 1.0
+LEFT_TO_OTHERS_S = 0.001
+"""How long a connection is left to workers with fewer; an idle one takes it in a tenth of that."""
 NO_MORE_S = 0.1
 """How long nothing is accepted after the system had no room for another connection."""
 _TOO_LONG = (
@@ -208,8 +212,12 @@ class _Acceptor:
     worker with every connection of a client and the other with none.
     """
 
-    def __init__(self, listening: socket.socket, make: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self, listening: socket.socket, make: Callable[[], asyncio.Protocol], crowd: Crowd, open_now: Callable[[], int]
+    ) -> None:
         self._listening = listening
+        self._crowd = crowd
+        self._open_now = open_now
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[Any]] = set()
@@ -218,7 +226,18 @@ class _Acceptor:
         self._resume()
 
     def _resume(self) -> None:
-        self._loop.add_reader(self._listening, self._accept)
+        self._loop.add_reader(self._listening, self._offered)
+
+    def _offered(self) -> None:
+        if self._crowd.has_more(self._open_now() + len(self._opening)):
+            self._loop.remove_reader(self._listening)
+            self._resuming = self._loop.call_later(LEFT_TO_OTHERS_S, self._left)
+        else:
+            self._accept()
+
+    def _left(self) -> None:
+        self._resume()
+        self._accept()
 
     def _accept(self) -> None:
         try:
@@ -258,7 +277,9 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """Serves an ASGI application until it is stopped; requests in flight then have ``drain_s`` to end."""
 
-    def __init__(self, application: Any, listening: socket.socket, keep_alive_s: int, drain_s: float) -> None:
+    def __init__(
+        self, application: Any, listening: socket.socket, crowd: Crowd, keep_alive_s: int, drain_s: float
+    ) -> None:
         config = uvicorn.Config(
             application,
             http=ClientConnection,
@@ -274,6 +295,7 @@ class HttpServer:
         )
         self._server = _Server(config)
         self._listening = listening
+        self._crowd = crowd
         self._keep_alive_s = keep_alive_s
         self._task: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -286,7 +308,8 @@ class HttpServer:
                 await self._task
                 raise RuntimeError("the HTTP server ended while it was starting")
             await asyncio.sleep(0.005)
-        self._acceptor = _Acceptor(self._listening, self._connection)
+        state = self._server.server_state
+        self._acceptor = _Acceptor(self._listening, self._connection, self._crowd, lambda: len(state.connections))
         self._looking = asyncio.create_task(self._look())
 
     def _connection(self) -> asyncio.Protocol:

@@ -86,6 +86,29 @@ async def test_the_parent_answers_for_all_and_stops_in_order(
         await client.chat()
 
 
+async def test_workers_share_the_connections_of_one_client(world: World, sim_engine: SimEngine, tmp_path: Path) -> None:
+    await world.route(sim_engine)
+    process = await running(world, tmp_path)
+    request = b"GET /v1/models HTTP/1.1\r\nhost: g\r\nauthorization: Bearer %b\r\n\r\n" % KEY.encode()
+    kept = []
+    for _ in range(40):
+        reader, writer = await asyncio.open_connection("127.0.0.1", process.port)
+        kept.append(writer)
+        writer.write(request)
+        assert (await reader.readuntil(b"\r\n")).endswith(b" 200 OK\r\n")
+    connections = [_sockets(worker) for worker in process.workers()]
+    # A few of each are to the bus, the engine and the parent.
+    assert min(connections) >= 16, connections
+    for writer in kept:
+        writer.transport.abort()
+
+
+def _sockets(pid: int) -> int:
+    """Open sockets of a process."""
+    directory = Path(f"/proc/{pid}/fd")
+    return sum(os.readlink(each).startswith("socket:") for each in list(directory.iterdir()) if os.path.islink(each))
+
+
 async def test_workers_end_with_their_parent(world: World, sim_engine: SimEngine, tmp_path: Path) -> None:
     await world.route(sim_engine)
     process = await running(world, tmp_path, stop_timeout_s=5)

@@ -1,0 +1,37 @@
+"""How many connections each worker of a socket has: who has more leaves the next one to the others.
+
+The system wakes all workers for a new connection, and which of them is there first has nothing to do with which of
+them has least to do: without this one of two may get nearly all.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+_ROW_BYTES = 8
+MORE = 1
+"""One connection more or less is no reason to wait."""
+
+
+def memory(workers: int) -> int:
+    """A file descriptor of memory for so many workers, which they inherit."""
+    descriptor = os.memfd_create("llmgw-connections")
+    os.ftruncate(descriptor, workers * _ROW_BYTES)
+    return descriptor
+
+
+class Crowd:
+    """The workers of a socket, as one of them sees it."""
+
+    def __init__(self, descriptor: int, workers: int, index: int) -> None:
+        """``index`` is this worker's. The descriptor is closed here."""
+        self._rows = memoryview(mmap.mmap(descriptor, workers * _ROW_BYTES)).cast("Q")
+        os.close(descriptor)
+        self._index = index
+        self._rows[index] = 0
+
+    def has_more(self, connections: int) -> bool:
+        """Whether this worker, which now has so many, has more than another one."""
+        self._rows[self._index] = connections
+        return connections > min(self._rows) + MORE

@@ -1,0 +1,34 @@
+"""Workers of one socket see how many connections the others have."""
+
+from __future__ import annotations
+
+import os
+
+from services.gateway.adapters.crowd import MORE, Crowd, memory
+
+
+def test_who_has_more_is_told_so() -> None:
+    descriptor = memory(3)
+    first, second, third = (Crowd(os.dup(descriptor), 3, index) for index in range(3))
+    os.close(descriptor)
+    assert not first.has_more(MORE)
+    assert first.has_more(MORE + 1)
+    second.has_more(5)
+    assert first.has_more(MORE + 1), "the third has none"
+    third.has_more(2)
+    assert not first.has_more(2 + MORE)
+    assert first.has_more(2 + MORE + 1)
+
+
+def test_who_begins_again_has_none() -> None:
+    descriptor = memory(2)
+    first, second = Crowd(os.dup(descriptor), 2, 0), Crowd(os.dup(descriptor), 2, 1)
+    second.has_more(9)
+    assert not first.has_more(9)
+    Crowd(descriptor, 2, 1)
+    assert first.has_more(9)
+
+
+def test_who_is_alone_never_has_more() -> None:
+    alone = Crowd(memory(1), 1, 0)
+    assert not any(alone.has_more(count) for count in (0, 1, 1000))
