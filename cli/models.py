@@ -79,7 +79,9 @@ async def show(cluster: Cluster, name: str) -> None:
 @model.command("define")
 @click.argument("name")
 @click.option("--engine", required=True, type=click.Choice(get_args(EngineName)))
-@click.option("--source", metavar="library:NAME[@VERSION]|file:/PATH", help="Weights. Only `sim` needs none.")
+@click.option(
+    "--source", metavar="library:NAME[@VERSION]|file:/PATH|hf:ORG/NAME@COMMIT", help="Weights. Only `sim` needs none."
+)
 @click.option("--alias", "aliases", multiple=True, help="Another name clients may use; may be repeated.")
 @click.option("--memory-mb", type=click.IntRange(1), help="Main memory to reserve (a CPU profile needs it).")
 @click.option("--cores", type=click.IntRange(0), default=1, show_default=True, help="CPU cores to reserve.")

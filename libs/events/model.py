@@ -124,8 +124,8 @@ class ModelSpec(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     aliases: tuple[str, ...] = ()
     description: str = ""
     source: str | None = None
-    """Weights: ``library:NAME``, ``library:NAME@VERSION`` or ``file:/PATH`` on the machines that run it.
-    None only for engines that need none (``sim``)."""
+    """Weights: ``library:NAME[@VERSION]``, ``file:/PATH`` on the machines that run it, or ``hf:ORG/NAME@COMMIT[:FILE]``
+    of a hub. None only for engines that need none (``sim``)."""
     context_length: int = 4096
     max_output_tokens: int | None = None
     capabilities: tuple[str, ...] = ("chat", "completions")

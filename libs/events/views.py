@@ -63,8 +63,8 @@ class WeightsWanted(Value, frozen=True, kw_only=True):
     mirrors: tuple[str, ...]
     """Base URLs, any of which serves it."""
     source: str = ""
-    """``file:/PATH``: the machine has it there, its files are not known and its name is this; empty: it is the
-    library's."""
+    """A source the machine looks into by itself, as it is in the model's definition; which files there are is not known
+    here. Empty: it is the library's."""
 
 
 class LoraWanted(Value, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from libs.runtime.secrets import SealingKey
 from .adapters import machine
 from .adapters import process as processes
 from .adapters.fabric import ScanFailed
+from .adapters.hub import Hub
 from .adapters.lock import DataFolder
 from .adapters.outbox import Outbox
 from .adapters.shard_files import ShardFiles
@@ -92,7 +93,7 @@ class NodeAgent:
         self._run = self._folder.next_run()
         sealing_key = SealingKey.load(data_dir / "sealing.key")
         self._outbox = Outbox(data_dir / "outbox")
-        self._fetching = Fetching(data_dir / "weights")
+        self._fetching = Fetching(data_dir / "weights", Hub(settings.hf_endpoint, settings.hf_token_file))
         found, _, _ = await asyncio.gather(self._engines(), self._hardware.start(), self._fetching.look())
         self._node = node = Node(
             machine_id=settings.machine_id,

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from libs.events.machine import MachineErrandEnded
+from libs.events.sources import kept_as
 from libs.events.views import Desired, ErrandWanted
 
 from .adapters import durable
@@ -161,7 +162,7 @@ class Errands:
         return "done", f"in effect: {changed}"
 
     async def _remove_weights(self, record: ErrandRecord) -> tuple[Outcome, str]:
-        name, _, version = record.errand.weights.partition("@")
+        name, _, version = kept_as(record.errand.weights).partition("@")
         supervisor = self._supervisor
         lives = supervisor.lives
         running = {shard_id: used_by(life.wanted) for shard_id, life in lives.items() if not life.ended}

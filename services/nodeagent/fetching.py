@@ -11,12 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple, ParamSpec, TypeVar
 
+import msgspec
+
 from libs.events.library import WeightFile
 from libs.events.machine import WeightsHere
+from libs.events.sources import hub_source
 from libs.events.views import WeightsWanted
 
 from .adapters import download
-from .adapters.download import MirrorFailed
+from .adapters.download import Mirror, MirrorFailed, Origin
+from .adapters.hub import HUGGING_FACE, Hub, Repository
 from .adapters.store import Rejected, Store
 from .core import weights as rules
 
@@ -84,8 +88,11 @@ class _Job:
 class Fetching:
     """Owns the store. ``progress`` shows what is under way, for telemetry."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, hub: Hub = HUGGING_FACE) -> None:
         self._store = Store(root)
+        self._hub = hub
+        self._listing = asyncio.Lock()
+        """Held while a hub is asked which files a commit has: its answer is kept for whoever asks next."""
         self._jobs: dict[str, _Job] = {}
         self._under_way: dict[str, tuple[WeightsWanted, int]] = {}
         self._threads = ThreadPoolExecutor(_MOST_DOWNLOADS, thread_name_prefix="fetch")
@@ -99,6 +106,37 @@ class Fetching:
         """See what an earlier agent left, and finish what it was removing."""
         await asyncio.to_thread(self._store.finish_removals, frozenset[str]())
         self.here = await asyncio.to_thread(self._store.here)
+
+    async def listed(self, weights: WeightsWanted) -> WeightsWanted:
+        """Weights from a hub with their files and sums: as an earlier agent learned them, or asked there until it
+        answers. Raises Rejected."""
+        name, version = weights.name, weights.version
+        async with self._listing:
+            files = await self._in_thread(self._store.listing, name, version)
+            while files is None:
+                try:
+                    found = await self._in_thread(self._repository(weights).listing, self._store.put)
+                    files = tuple(found)
+                    await self._in_thread(self._store.keep_listing, name, version, files)
+                except MirrorFailed as error:
+                    if error.lasting:
+                        raise Rejected(str(error)) from None
+                    log.warning("a hub failed", extra={"weights": name, "reason": str(error)})
+                    await asyncio.sleep(_PAUSE_S)
+                except OSError as error:
+                    where = error.filename or "the disk"
+                    raise Rejected(f"the weights could not be written to {where}: {error.strerror}") from None
+        return msgspec.structs.replace(weights, files=files)
+
+    def _repository(self, weights: WeightsWanted) -> Repository:
+        source = hub_source(weights.source)
+        assert source is not None
+        return Repository(self._hub, source)
+
+    def _origins(self, weights: WeightsWanted) -> tuple[Origin, ...]:
+        if weights.source:
+            return (self._repository(weights),)
+        return tuple(Mirror(url) for url in weights.mirrors)
 
     async def ensure(
         self, weights: WeightsWanted, advanced: Callable[[], None], pickles_allowed: bool = False
@@ -118,7 +156,7 @@ class Fetching:
         try:
             await self._quiet.wait()
             counts = await asyncio.gather(
-                *(self._file(file, weights.mirrors, advanced, pickles_allowed) for file in files.values())
+                *(self._file(file, self._origins(weights), advanced, pickles_allowed) for file in files.values())
             )
             folder = await self._in_thread(self._store.link, weights)
             self.here = await asyncio.to_thread(self._store.here)
@@ -178,7 +216,8 @@ class Fetching:
 
     def standing(self, weights: WeightsWanted) -> Standing | None:
         """How far a version is; None when nobody is waiting for it."""
-        return self._standing(weights) if f"{weights.name}@{weights.version}" in self._under_way else None
+        under_way = self._under_way.get(f"{weights.name}@{weights.version}")
+        return self._standing(under_way[0]) if under_way is not None else None
 
     def _standing(self, weights: WeightsWanted) -> Standing:
         files = {file.sha256: file.size_bytes for file in weights.files}
@@ -195,7 +234,7 @@ class Fetching:
         self._threads.shutdown(wait=False)
 
     async def _file(
-        self, file: WeightFile, mirrors: tuple[str, ...], advanced: Callable[[], None], pickles_allowed: bool
+        self, file: WeightFile, origins: tuple[Origin, ...], advanced: Callable[[], None], pickles_allowed: bool
     ) -> int:
         """Bytes fetched for this caller; 0 for one who only waited for another's download or found it here."""
         job = self._jobs.get(file.sha256)
@@ -207,7 +246,7 @@ class Fetching:
         first = job is None
         if job is None:
             job = self._jobs[file.sha256] = _Job()
-            job.task = asyncio.create_task(self._bring(job, file, mirrors, pickles_allowed))
+            job.task = asyncio.create_task(self._bring(job, file, origins, pickles_allowed))
             job.task.add_done_callback(_looked_at)
         assert job.task is not None
         job.waiting += 1
@@ -228,14 +267,14 @@ class Fetching:
             if not job.waiting:
                 job.give_up()
 
-    async def _bring(self, job: _Job, file: WeightFile, mirrors: tuple[str, ...], pickles_allowed: bool) -> int:
+    async def _bring(self, job: _Job, file: WeightFile, origins: tuple[Origin, ...], pickles_allowed: bool) -> int:
         def progress(done: int) -> None:
             job.done_bytes = done
 
         try:
             if await self._in_thread(self._store.has, file, progress):
                 return 0
-            if not mirrors:
+            if not origins:
                 raise Rejected(f"{file.path} is not on this machine and no mirror was named to fetch it from")
             held = await self._in_thread(self._store.size_of_part, file.sha256)
             full = self._store.room_for(file.size_bytes - held)
@@ -244,24 +283,24 @@ class Fetching:
                 there = ", ".join(f"{one.weights} ({one.size_bytes // 2**20} MB)" for one in largest)
                 raise Rejected(f"{full}; here are {there}: what nobody uses can be removed" if there else full)
             with download.Part(self._store, file, pickles_allowed) as part:
-                return await self._from_any(job, part, mirrors, progress)
+                return await self._from_any(job, part, origins, progress)
         except download.Cancelled:
             raise asyncio.CancelledError from None
         finally:
             del self._jobs[file.sha256]
 
     async def _from_any(
-        self, job: _Job, part: download.Part, mirrors: tuple[str, ...], progress: Callable[[int], None]
+        self, job: _Job, part: download.Part, origins: tuple[Origin, ...], progress: Callable[[int], None]
     ) -> int:
         await self._in_thread(part.take_up, progress, job.cancelled)
         without = 0
         mismatches = 0
         while True:
             absent = []
-            for mirror in mirrors:
+            for origin in origins:
                 job.comes = True
                 try:
-                    return await self._in_thread(download.fetch, part, mirror, progress, job.cancelled)
+                    return await self._in_thread(download.fetch, part, origin, progress, job.cancelled)
                 except MirrorFailed as error:
                     log.warning("a mirror failed", extra={"file": part.file.path, "reason": str(error)})
                     if error.lasting:
@@ -272,7 +311,7 @@ class Fetching:
                     if mismatches > 1:
                         raise
                     job.done_bytes = 0
-            without = without + 1 if len(absent) == len(mirrors) else 0
+            without = without + 1 if len(absent) == len(origins) else 0
             if without >= _ROUNDS_WITHOUT:
                 raise Rejected("; ".join(absent))
             await job.pause()

@@ -134,7 +134,7 @@ class ShardLife(ShardState):
         if engine is None:
             there = ", ".join(sorted(node.engines)) or "none"
             raise Failure("refused", f"the engine {wanted.engine} is not on this machine (there are: {there})")
-        source, wanted = await listed(wanted)
+        source, wanted = await listed(node, wanted)
         refusal = node.room(wanted) or engine.refusal(wanted, node.gpus())
         if refusal is not None:
             raise Failure("refused", refusal)

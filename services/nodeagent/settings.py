@@ -50,6 +50,14 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
         _meaning("What the networks between machines are called, each with this machine's adapters on it: "
                  "{ib-a: [mlx5_0, mlx5_1]}. Which of them really are one network is measured."),
     ] = {}  # fmt: skip
+    hf_endpoint: Annotated[
+        str,
+        _meaning("Where sources hf:ORG/NAME@COMMIT are fetched from: the Hugging Face hub, or a copy of it."),
+    ] = "https://huggingface.co"
+    hf_token_file: Annotated[
+        Path | None,
+        _meaning("File with the token for hf_endpoint, for repositories that need one; it goes to no other host."),
+    ] = None
     dcgm_exporter: Annotated[
         str | None,
         _meaning("Where a dcgm-exporter answers, asked about cards that do not tell themselves how much of the chip "

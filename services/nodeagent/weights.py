@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from libs.events.sources import path_of, source_problem
+from libs.events.sources import kept_as, on_machines, path_of, source_problem
 from libs.events.views import ShardWanted, WeightsWanted
 
 from .adapters import local
@@ -23,26 +23,35 @@ class _Config(msgspec.Struct):
     r: int
 
 
-async def listed(wanted: ShardWanted) -> tuple[Path | None, ShardWanted]:
-    """A shard whose weights are on this machine already (``file:``), with their files, and the folder they are in;
-    one whose weights are the library's as it is, and no folder. Raises Failure."""
+async def listed(node: Node, wanted: ShardWanted) -> tuple[Path | None, ShardWanted]:
+    """A shard with the files of its weights, which of the library's are known already; and the folder they are in if
+    they are on this machine (``file:``). Raises Failure."""
     weights = wanted.weights
     if weights is None or not weights.source:
         return None, wanted
     wrong = source_problem(weights.source)
+    kept, said = kept_as(weights.source), f"{weights.name}@{weights.version}"
+    if wrong is None and not on_machines(weights.source) and kept != said:
+        wrong = f"{weights.source} is kept as {kept} and not as {said}"
     if wrong is not None:
         raise Failure("refused", wrong)
-    path = Path(path_of(weights.source))
     try:
         # A server of files that is away holds on to whoever asks it.
         async with asyncio.timeout(wanted.startup_timeout_s):
-            folder, files = await asyncio.to_thread(local.look, path, wanted.allow_pickle)
+            folder, found = await _listed(node, weights, wanted.allow_pickle)
     except Rejected as error:
         raise Failure("checking", str(error)) from None
     except TimeoutError:
-        raise Failure("checking", f"{path} did not answer for {wanted.startup_timeout_s} s") from None
-    found = msgspec.structs.replace(weights, files=files)
+        reason = f"nothing said which files {weights.source} has for {wanted.startup_timeout_s} s: is its server up?"
+        raise Failure("checking", reason) from None
     return folder, msgspec.structs.replace(wanted, weights=found)
+
+
+async def _listed(node: Node, weights: WeightsWanted, pickles_allowed: bool) -> tuple[Path | None, WeightsWanted]:
+    if not on_machines(weights.source):
+        return None, await node.fetching.listed(weights)
+    folder, files = await asyncio.to_thread(local.look, Path(path_of(weights.source)), pickles_allowed)
+    return folder, msgspec.structs.replace(weights, files=files)
 
 
 async def loras(node: Node, wanted: ShardWanted) -> tuple[tuple[Lora, ...], int]:

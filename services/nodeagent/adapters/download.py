@@ -1,4 +1,4 @@
-"""One file from one mirror: HTTP with ranges, summed while it comes in. Blocking: runs in a thread."""
+"""One file from one mirror, or from a hub: HTTP with ranges, summed while it comes in. Blocking: runs in a thread."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import hashlib
 import http.client
 import os
 import threading
-from collections.abc import Callable
-from urllib.parse import urlsplit
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit, urlunsplit
 
 from libs.events.library import WeightFile
 
@@ -15,6 +16,9 @@ from .store import BLOCK, Rejected, Store
 
 _SILENCE_S = 20.0
 """A mirror that sends nothing for so long is given up for the next one."""
+
+
+Answer = tuple[http.client.HTTPConnection, http.client.HTTPResponse]
 
 
 class MirrorFailed(Exception):
@@ -83,7 +87,30 @@ class Part:
             raise
 
 
-def fetch(part: Part, mirror: str, progress: Callable[[int], None], cancelled: threading.Event) -> int:
+class Origin(Protocol):
+    """Where files come from; as text it is what sentences call it."""
+
+    def open(self, file: WeightFile, offset: int) -> Answer:
+        """An answer with status 200, or 206 from ``offset`` on. Raises MirrorFailed."""
+
+
+class Mirror(NamedTuple):
+    """A mirror of the library."""
+
+    url: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    def open(self, file: WeightFile, offset: int) -> Answer:
+        answer = request(self.url, f"{self.url.rstrip('/')}/v1/files/{file.sha256}", ranged(offset))
+        if answer[1].status == 404:
+            answer[0].close()
+            raise MirrorFailed(f"{self} does not have {file.path} ({file.sha256})", lasting=True)
+        return content_of(answer, self.url, file, offset)
+
+
+def fetch(part: Part, origin: Origin, progress: Callable[[int], None], cancelled: threading.Event) -> int:
     """Fetch what ``part`` lacks and keep it. Returns the bytes that came over the network.
 
     ``progress`` is told how many bytes of the file are here. Raises MirrorFailed, Cancelled, OSError (disk) and
@@ -92,7 +119,7 @@ def fetch(part: Part, mirror: str, progress: Callable[[int], None], cancelled: t
     file = part.file
     fetched = 0
     if part.have < file.size_bytes:
-        connection, response = _open(mirror, file, part.have)
+        connection, response = origin.open(file, part.have)
         try:
             if response.status == 200 and part.have:
                 # It does not do ranges: from the beginning, then.
@@ -104,10 +131,10 @@ def fetch(part: Part, mirror: str, progress: Callable[[int], None], cancelled: t
                     # What there is, not a whole block: of a slow mirror every byte is a sign of life.
                     block = response.read1(min(BLOCK, file.size_bytes - part.have))
                 except (OSError, http.client.HTTPException) as error:
-                    raise MirrorFailed(f"{mirror} broke off: {_said(error)}") from None
+                    raise MirrorFailed(f"{origin} broke off: {said(error)}") from None
                 if not block:
                     raise MirrorFailed(
-                        f"{mirror} broke off after {part.have} of {file.size_bytes} bytes of {file.path}"
+                        f"{origin} broke off after {part.have} of {file.size_bytes} bytes of {file.path}"
                     )
                 part.append(memoryview(block))
                 fetched += len(block)
@@ -118,28 +145,36 @@ def fetch(part: Part, mirror: str, progress: Callable[[int], None], cancelled: t
     return fetched
 
 
-def _open(mirror: str, file: WeightFile, offset: int) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-    parts = urlsplit(mirror)
+def ranged(offset: int) -> dict[str, str]:
+    """Headers that ask for a file from ``offset`` on."""
+    return {"Range": f"bytes={offset}-", "Accept-Encoding": "identity"} if offset else {}
+
+
+def request(called: str, url: str, headers: Mapping[str, str]) -> Answer:
+    """One GET, no redirect followed; the caller closes the connection. Raises MirrorFailed, about ``called``."""
+    parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise MirrorFailed(f"{mirror!r} is not the address of a mirror (http://host:port)", lasting=True)
+        raise MirrorFailed(f"{called!r} is not the address of a mirror (http://host:port)", lasting=True)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname, parts.port, timeout=_SILENCE_S)
-    headers = {"Range": f"bytes={offset}-", "Accept-Encoding": "identity"} if offset else {}
     try:
-        connection.request("GET", f"{parts.path.rstrip('/')}/v1/files/{file.sha256}", headers=headers)
-        response = connection.getresponse()
+        connection.request("GET", urlunsplit(("", "", parts.path or "/", parts.query, "")), headers=dict(headers))
+        return connection, connection.getresponse()
     except (OSError, http.client.HTTPException) as error:
         connection.close()
-        raise MirrorFailed(f"{mirror} did not answer: {_said(error)}") from None
+        raise MirrorFailed(f"{called} did not answer: {said(error)}") from None
+
+
+def content_of(answer: Answer, called: str, file: WeightFile, offset: int) -> Answer:
+    """An answer that is the file, whole or from ``offset`` on. Raises MirrorFailed for any other."""
+    connection, response = answer
     if response.status == 206 and (response.headers.get("Content-Range") or "").startswith(f"bytes {offset}-"):
-        return connection, response
+        return answer
     if response.status == 200:
-        return connection, response
+        return answer
     connection.close()
-    if response.status == 404:
-        raise MirrorFailed(f"{mirror} does not have {file.path} ({file.sha256})", lasting=True)
-    raise MirrorFailed(f"{mirror} answered HTTP {response.status} for {file.path}")
+    raise MirrorFailed(f"{called} answered HTTP {response.status} for {file.path}")
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
     return str(error) or type(error).__name__

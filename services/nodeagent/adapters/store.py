@@ -4,6 +4,7 @@
 looked like then: as long as size and time are the same it is not read again. ``parts/<sha256>`` is what a
 download has so far. ``models/<name>/<version>/`` holds links that appear when every file of the version is there.
 ``removing/`` holds versions on their way out: moved there in one step, so that none is ever half there.
+``listings/`` says which files a version from a hub has: a commit's never change.
 """
 
 from __future__ import annotations
@@ -52,9 +53,30 @@ class Store:
         self._parts = root / "parts"
         self._models = root / "models"
         self._removing = root / "removing"
+        self._listings = root / "listings"
         self._linking = threading.Lock()
-        for folder in (self._content, self._parts, self._models, self._removing):
+        for folder in (self._content, self._parts, self._models, self._removing, self._listings):
             folder.mkdir(parents=True, exist_ok=True)
+
+    def listing(self, name: str, version: str) -> tuple[WeightFile, ...] | None:
+        """The files of a version that a hub listed; None: it was not asked yet."""
+        try:
+            return msgspec.json.decode(self._listing(name, version).read_bytes(), type=tuple[WeightFile, ...])
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def keep_listing(self, name: str, version: str, files: tuple[WeightFile, ...]) -> None:
+        durable.write(self._listing(name, version), msgspec.json.encode(files))
+
+    def _listing(self, name: str, version: str) -> Path:
+        return self._listings / f"{name}@{version}.json"
+
+    def put(self, content: bytes) -> str:
+        """Keep a small file that was checked by other means; its SHA-256."""
+        sha256 = hashlib.sha256(content).hexdigest()
+        with self._linking:
+            durable.write(self._content / sha256, content, 0o644)
+        return sha256
 
     def part(self, sha256: str) -> Path:
         return self._parts / sha256
@@ -187,6 +209,7 @@ class Store:
             if strange:
                 raise Rejected(f"{strange[0]} was not put there by llmgw: nothing was removed; move it away first")
             self._finish(keep)
+            self._listing(name, version).unlink(missing_ok=True)
             folder.rename(self._removing / f"{name}@{version}")
             for parent in (self._removing, folder.parent):
                 durable.sync_folder(parent)

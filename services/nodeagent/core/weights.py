@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePosixPath
 
-from libs.events.sources import of_library
+from libs.events.sources import on_machines
 from libs.events.views import ShardWanted, WeightsWanted
 
 _PICKLED = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
@@ -62,7 +62,7 @@ def removal_refusal(
     its way here.
     """
     weights = f"{name}@{version}"
-    if not of_library(name):
+    if on_machines(name):
         return f"{weights.rstrip('@')} is no copy of the agent's: whoever put it on the machine removes it there"
     for part in (name, version):
         if not _safe(part):

@@ -9,7 +9,7 @@ from libs.events.commands import GiveErrand, Problem
 from libs.events.machine import MachineErrandEnded
 from libs.events.node import Errand, NodeErrandGiven
 from libs.events.refusal import Refused
-from libs.events.sources import of_library
+from libs.events.sources import on_machines
 from libs.events.views import ErrandWanted
 
 from .state import ERRANDS, Machine, Replica, State
@@ -48,7 +48,7 @@ def _problems(state: State, machine_id: str, errand: Errand) -> list[Problem]:
         return _not_restarted(state, machine_id, errand.shard_id)
     if errand.kind == "change_settings" and not errand.settings:
         return [Problem(path="errand.settings", message="no setting is named: state SETTING=VALUE")]
-    if errand.kind == "remove_weights" and not of_library(errand.weights):
+    if errand.kind == "remove_weights" and on_machines(errand.weights):
         message = f"{errand.weights} is no copy of the agent's: whoever put it on the machine removes it there"
         return [Problem(path="errand.weights", message=message)]
     if errand.kind == "remove_weights":

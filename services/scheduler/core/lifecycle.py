@@ -12,6 +12,7 @@ from libs.events.replica import (
     ReplicaStopped,
     ReplicaStopping,
 )
+from libs.events.sources import kept_as
 
 from .hearing import Hearing
 from .nodes import ABSENT_AFTER, Decision
@@ -123,7 +124,7 @@ def overdue(replica: Replica, waiting: list[Shard], hearing: Hearing | None, now
         idle = now - shard.since
         heard = hearing.get(machine_id)
         if heard is not None:
-            fetched = (replica.weights, replica.weights.partition("@")[0]) if replica.weights else ()
+            fetched = (kept_as(replica.weights), replica.weights.partition("@")[0]) if replica.weights else ()
             moved = [heard.moved_ms.get(shard.placement.shard_id), *(heard.fetching_ms.get(name) for name in fetched)]
             idle = min([idle, *(timedelta(milliseconds=ms) for ms in moved if ms is not None)])
         if idle >= allowed:

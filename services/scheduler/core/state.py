@@ -15,7 +15,7 @@ from libs.events.machine import MachineRegistered
 from libs.events.model import ModelSpec, Profile
 from libs.events.node import Errand
 from libs.events.replica import ShardPlacement
-from libs.events.sources import of_library
+from libs.events.sources import kept_as, of_library
 
 from .fabrics import Fabrics
 
@@ -186,7 +186,7 @@ class Machine(msgspec.Struct, omit_defaults=True):
     def holds(self, weights: str) -> bool:
         """Whether a version is on it: as its agent says, or, of an agent that does not say, what has run there."""
         if ERRANDS in self.facts.features:
-            return any(one.weights == weights for one in self.facts.weights)
+            return any(one.weights == kept_as(weights) for one in self.facts.weights)
         return weights in self.weights
 
 

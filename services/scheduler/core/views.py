@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from libs.events.sources import of_library
+from libs.events.sources import kept_as, of_library, on_machines
 from libs.events.views import (
     Endpoint,
     LoraWanted,
@@ -134,7 +134,8 @@ def _shard(state: State, replica: Replica, shard: Shard) -> ShardWanted:
 
 def _weights(state: State, name: str) -> WeightsWanted | None:
     if not of_library(name):
-        return WeightsWanted(name=name, version="", files=(), mirrors=(), source=name)
+        kept, _, commit = (name, "", "") if on_machines(name) else kept_as(name).partition("@")
+        return WeightsWanted(name=kept, version=commit, files=(), mirrors=(), source=name)
     version = state.facts.versions.get(name)
     if version is None:
         return None

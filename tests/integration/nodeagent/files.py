@@ -23,6 +23,8 @@ class FileServer:
         self.contents: dict[str, bytes] = {}
         self.requests: list[str | None] = []
         """The ``Range`` of each request."""
+        self.authorizations: list[str | None] = []
+        """And its ``Authorization``."""
         self.sent_bytes = 0
         self.cut_after: int | None = None
         """Break off the next answer after so many bytes."""
@@ -53,6 +55,7 @@ def serving() -> Iterator[FileServer]:
             content = files.contents.get(self.path.rpartition("/")[2])
             asked = self.headers.get("Range")
             files.requests.append(asked)
+            files.authorizations.append(self.headers.get("Authorization"))
             self.close_connection = True
             if content is None:
                 self.send_error(404)

@@ -16,9 +16,11 @@ from libs.events.commands import (
     ScaleModel,
     UncordonNode,
 )
+from libs.events.machine import WeightsHere
 from libs.events.model import Adapter, Canary, Licence, ModelScaled, ModelSpec, Profile, Scaling
 from libs.events.views import WeightsWanted
 from services.scheduler.core.catalog import fingerprint
+from services.scheduler.core.state import ERRANDS
 from services.scheduler.core.views import wanted_on
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
@@ -233,3 +235,34 @@ def test_weights_on_the_machines_need_figures_and_no_library() -> None:
     (wanted,) = wanted_on(world.state, "b")
     assert wanted.weights == WeightsWanted(name="file:/mnt/m", version="", files=(), mirrors=(), source="file:/mnt/m")
     assert world.state.facts.machines["b"].weights == [], "no copy of it is the agent's"
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def test_of_a_hub_only_a_commit_is_taken() -> None:
+    for commit in ("", "@main", "@v1.0", "@0123456", f"@{COMMIT[:39]}F"):
+        found = refused(model_spec(source=f"hf:acme/tiny{commit}"))["source"]
+        assert "state hf:acme/tiny@COMMIT with the 40 hex digits that `git ls-remote https" in found
+    assert "'main', which may mean other weights tomorrow" in refused(model_spec(source="hf:acme/tiny@main"))["source"]
+    for source in (f"hf:tiny@{COMMIT}", f"hf:a/b/c@{COMMIT}", f"hf:a/b@{COMMIT}:", f"hf:a/b@{COMMIT}:../x.gguf",
+                   f"hf:a/b@{COMMIT}:x.bin", f"hf:a--b/c@{COMMIT}"):  # fmt: skip
+        assert "is not hf:ORG/NAME@COMMIT, or hf:ORG/NAME@COMMIT:FILE" in refused(model_spec(source=source))["source"]
+    found = refused(model_spec("m", 1, gpu_profile(engine="vllm"), source=f"hf:acme/tiny@{COMMIT}"))
+    assert set(found) == {"profiles[0].min_gpu_memory_mb"}
+
+
+def test_what_a_hub_has_is_placed_without_a_mirror_and_where_it_is_already() -> None:
+    world = World()
+    kept = f"HF--Acme--Tiny@{COMMIT}-q4--tiny.gguf"
+    for name in ("a", "b", "c"):
+        held = (WeightsHere(weights=kept, size_bytes=1),) if name == "b" else ()
+        world.machine(name, features=(ERRANDS,), weights=held)
+    source = f"hf:Acme/Tiny@{COMMIT}:q4/tiny.gguf"
+    world.define(model_spec(source=source))
+    world.settle()
+    (replica,) = world.replicas()
+    assert (replica.phase, replica.machines) == ("ready", ("b",))
+    (wanted,) = wanted_on(world.state, "b")
+    name, _, version = kept.partition("@")
+    assert wanted.weights == WeightsWanted(name=name, version=version, files=(), mirrors=(), source=source)
