@@ -66,4 +66,6 @@ def state_hash(state: Any) -> str:
 
     Mappings and sets are ordered before hashing, so how a state was reached leaves no trace in it.
     """
-    return hashlib.sha256(msgspec.json.encode(state, order="deterministic")).hexdigest()
+    # JSON alone orders no mapping whose keys are numbers.
+    plain = msgspec.to_builtins(state, str_keys=True, order="deterministic")
+    return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
