@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import msgspec
+
 from libs.events.commands import GiveErrand, Problem
 from libs.events.machine import MachineErrandEnded
 from libs.events.node import Errand, NodeErrandGiven
@@ -17,11 +19,14 @@ from .state import ERRANDS, Machine, Replica, State
 MOST = 16
 """Open ones of a machine: more than that are of no use to anybody, and all of them are sent to it whole."""
 
+MOST_BYTES = 16 * 1024
+"""Of one: it stands in what the machine should do until it has ended."""
+
 
 def give(state: State, machine: Machine, command: GiveErrand, now: datetime) -> NodeErrandGiven | None:
     """None: the same errand is still open. Raises Refused."""
     machine_id, errand = command.machine_id, command.errand
-    problems = [*_unable(machine), *_problems(state, machine_id, errand)]
+    problems = [*_unable(machine), *_too_long(errand), *_problems(state, machine_id, errand)]
     if problems:
         raise Refused(problems)
     if errand in machine.errands.values():
@@ -41,6 +46,13 @@ def _unable(machine: Machine) -> list[Problem]:
         )
         return [Problem(path="machine_id", message=message)]
     return []
+
+
+def _too_long(errand: Errand) -> list[Problem]:
+    size = len(msgspec.json.encode(errand))
+    if size <= MOST_BYTES:
+        return []
+    return [Problem(path="errand", message=f"it has {size} bytes, {MOST_BYTES} at most")]
 
 
 def _problems(state: State, machine_id: str, errand: Errand) -> list[Problem]:

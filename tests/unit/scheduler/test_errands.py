@@ -11,7 +11,7 @@ from libs.events.machine import MachineErrandEnded
 from libs.events.node import Errand, NodeErrandGiven
 from libs.events.replica import ReplicaFailed, ReplicaReady
 from libs.events.shard import ShardFailed, ShardStarting
-from services.scheduler.core.errands import MOST, open_errands
+from services.scheduler.core.errands import MOST, MOST_BYTES, open_errands
 from services.scheduler.core.state import ERRANDS
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
@@ -136,3 +136,15 @@ def test_a_wider_look_is_not_needed(world: World) -> None:
     touched = {name: model.touched for name, model in world.state.facts.models.items()}
     world.command(asked(kind="restart_agent"))
     assert {name: model.touched for name, model in world.state.facts.models.items()} == touched
+
+
+def test_a_state_with_an_open_errand_has_a_hash(world: World) -> None:
+    before = world.state.hash()
+    world.command(asked(kind="restart_agent"))
+    assert world.state.hash() != before
+
+
+def test_an_errand_that_would_fill_what_the_machine_reads_is_refused(world: World) -> None:
+    refused = world.refused(asked(kind="change_settings", settings={"labels": "x" * MOST_BYTES}))
+    assert f"{MOST_BYTES} at most" in refused["errand"]
+    assert open_on(world) == []
