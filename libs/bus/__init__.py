@@ -13,7 +13,7 @@ from .follow import Follower
 from .nats_transport import NatsTransport
 from .owned import Overtaken, OwnedView
 from .snapshot import Snapshot
-from .transport import AskFailed, BusAway, BusError, Misconfigured
+from .transport import AskFailed, BusAway, BusError, Misconfigured, TooLarge
 from .view import View
 from .work import Again, Park, Worker
 
@@ -79,6 +79,7 @@ __all__ = [
     "OwnedView",
     "Park",
     "Snapshot",
+    "TooLarge",
     "Unanswered",
     "View",
     "Worker",

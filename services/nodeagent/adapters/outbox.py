@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from libs.bus import Bus, BusAway
+from libs.bus import Bus, BusAway, TooLarge
 from libs.events import Event, decode, encode
 
 from . import durable
@@ -82,6 +82,11 @@ class Outbox:
             try:
                 await bus.append(event, cause=waiting.cause)
                 break
+            except TooLarge as error:
+                # It never will be taken: out of the way of the others, for a person to look at.
+                log.error("%s is set aside: %s", path.name, error)
+                path.rename(path.with_suffix(".too-large"))
+                return
             except BusAway:
                 log.warning("the log is out of reach; %d facts wait here", len(self.waiting()))
             except Exception:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from libs.bus import BusAway
+from libs.bus import BusAway, TooLarge
 from libs.bus.memory import MemoryCluster
 from libs.events import Event
 from libs.events.questions import AskLogs
@@ -82,6 +82,27 @@ async def test_a_damaged_fact_is_set_aside_and_the_others_go(tmp_path: Path, mem
     await eventually(lambda: not box.waiting())
     await box.stop(1)
     assert (tmp_path / "000000000000.unreadable").exists()
+
+
+async def test_a_fact_the_bus_will_never_take_keeps_no_other_waiting(
+    tmp_path: Path, memory_cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, taken = memory_cluster.bus("node-box"), []
+
+    async def append(message: Event, *, cause: str) -> int:
+        if cause == "cause-1":
+            raise TooLarge("the message has 9001052 bytes, 8372224 at most")
+        taken.append(cause)
+        return 1
+
+    monkeypatch.setattr(bus, "append", append)
+    box = Outbox(tmp_path)
+    for n in (1, 2):
+        box.put(fact(n), f"cause-{n}")
+    box.start(bus)
+    await eventually(lambda: taken == ["cause-2"] and not box.waiting())
+    await box.stop(1)
+    assert (tmp_path / "000000000001.too-large").exists()
 
 
 def test_one_agent_for_one_folder(tmp_path: Path) -> None:
