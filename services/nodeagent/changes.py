@@ -26,8 +26,15 @@ CHANGEABLE = (
 """What takes effect at once. Nothing that names a program, a file or an identity: who may speak on the bus must not
 choose what runs as root here."""
 
-_SLOWEST_SAMPLE_S = 4.0
-"""A node is lost after eight seconds of silence."""
+_BOUNDS: dict[str, tuple[float, float, str]] = {
+    "sample_every_s": (0.1, 4.0, "a node is lost after 8 s of silence, and each sample costs everybody"),
+    "stuck_after_s": (5.0, 3600.0, "an engine is busy for seconds now and then, and a hung one must be found"),
+    "stop_grace_s": (0.0, 3600.0, "an engine that does not end by itself must be killed some time"),
+}
+"""Least and most of what an operator may change it to, and why."""
+
+_MOST_BYTES = 16 * 1024
+"""Of all changed settings together: they are part of what the machine says of itself."""
 
 _FIELDS = {field.name: field for field in msgspec.structs.fields(NodeAgentSettings)}
 
@@ -71,7 +78,10 @@ class Changes:
             if text:
                 _value(name, text)
         merged = {name: text for name, text in (self.kept | dict(changes)).items() if text}
-        durable.write(self._path, msgspec.json.encode(merged))
+        content = msgspec.json.encode(merged)
+        if len(content) > _MOST_BYTES:
+            raise NotChanged(f"with this the changed settings take {len(content)} bytes; at most {_MOST_BYTES}")
+        durable.write(self._path, content)
         self.kept = merged
 
 
@@ -85,6 +95,8 @@ def _value(name: str, text: str) -> Any:
         raise NotChanged(f"{name}: {text} cannot be it: {error}") from None
     if name == "dcgm_exporter" and value is not None and not value.startswith(("http://", "https://")):
         raise NotChanged(f"{name}: {value} is not the address of an exporter (http://host:port/metrics)")
-    if name == "sample_every_s" and value > _SLOWEST_SAMPLE_S:
-        raise NotChanged(f"{name}: {value:g} s is too long: a node is lost after 8 s of silence; at most 4")
+    if name in _BOUNDS:
+        least, most, why = _BOUNDS[name]
+        if not least <= value <= most:
+            raise NotChanged(f"{name}: {value:g} is not between {least:g} and {most:g}: {why}")
     return value

@@ -93,7 +93,7 @@ class Errands:
         while True:
             try:
                 if record.outcome is None:
-                    outcome, reason = await self._DO[record.errand.kind](self, record)
+                    outcome, reason = await self._do(record)
                     log.info("what #%d asked for is %s: %s", record.number, outcome, reason)
                     record = msgspec.structs.replace(record, outcome=outcome, reason=reason)
                     self._keep(record)
@@ -104,6 +104,16 @@ class Errands:
                 log.error("what #%d asked for cannot be written down (%s); tried again", record.number, error)
             await asyncio.sleep(_RETRY_S)
             record = self._records.get(record.number, record)
+
+    async def _do(self, record: ErrandRecord) -> tuple[Outcome, str]:
+        """Raises OSError: it is tried again then."""
+        try:
+            return await self._DO[record.errand.kind](self, record)
+        except OSError:
+            raise
+        except Exception as error:
+            log.exception("what #%d asked for", record.number)
+            return "failed", f"the agent itself failed: {type(error).__name__}"
 
     def _ended(self, record: ErrandRecord) -> MachineErrandEnded:
         assert record.outcome is not None

@@ -143,17 +143,23 @@ async def test_settings_are_checked_kept_and_in_effect_at_once(box: Box) -> None
         errand(4, kind="change_settings", settings={"stop_grace_s": '"soon"'}),
         errand(5, kind="change_settings", settings={"llama_server": '"/bin/sh"'}),
         errand(6, kind="change_settings", settings={"labels": "{}", "sample_every_s": "60"}),
+        errand(20, kind="change_settings", settings={"sample_every_s": "0.000001"}),
+        errand(21, kind="change_settings", settings={"stuck_after_s": "0.001"}),
+        errand(22, kind="change_settings", settings={"stop_grace_s": "1e308"}),
+        errand(23, kind="change_settings", settings={"labels": f'{{"a": "{"x" * 20000}"}}'}),
         errand(7, kind="change_settings", settings={"colour": "1"}),
         errand(8, kind="change_settings", settings={"dcgm_exporter": '"file:///etc/shadow"'}),
     )
     await box.want(shard(), errands=wrong)
-    await box.next(MachineErrandEnded, 6)
+    await box.next(MachineErrandEnded, 10)
     reasons = {ended.errand: (ended.outcome, ended.reason) for ended in box.of(MachineErrandEnded)[1:]}
     assert {outcome for outcome, _ in reasons.values()} == {"refused"}
     assert "stop_grace_s" in reasons[4][1]
     assert "set where the agent is started" in reasons[5][1]
     assert "lost after 8 s" in reasons[6][1]
     assert "no such setting" in reasons[7][1]
+    assert ["is not between" in reasons[n][1] for n in (20, 21, 22)] == [True] * 3
+    assert "16384" in reasons[23][1]
     assert "not the address of an exporter" in reasons[8][1]
     box.kill_agent()
     box.start_agent()
