@@ -194,7 +194,13 @@ class NodeAgent:
         )
 
     def _foreign(self, held: dict[int, int | None]) -> dict[int, int | None]:
-        return {pid: mb for pid, mb in held.items() if not processes.is_engine(pid, self._settings.data_dir)}
+        unmarked = {pid: mb for pid, mb in held.items() if not processes.is_engine(pid, self._settings.data_dir)}
+        if not unmarked:
+            return {}
+        # An engine's workers that gave themselves a title wrote it over their environment, mark and all.
+        assert self._supervisor is not None
+        ours = self._supervisor.pids()
+        return {pid: mb for pid, mb in unmarked.items() if pid not in ours}
 
     def _apply(self) -> None:
         """Put changed settings into effect. Engines are not touched."""

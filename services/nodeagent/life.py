@@ -96,7 +96,12 @@ class ShardLife(ShardState):
 
     def stop(self, reason: str) -> None:
         """Stop the engine on purpose, whatever it is doing."""
-        self._write(phase="stopping", reason=reason)
+        try:
+            self._write(phase="stopping", reason=reason)
+        except OSError as error:
+            # It is stopped all the same: what stops may be what fills the disk, and an agent that comes back finds
+            # that it is not wanted.
+            log.error("shard %s: that it is stopped cannot be written down: %s", self.wanted.shard_id, error)
         earlier = self._task
         self.ready = False
         self._task = asyncio.create_task(self._stop(earlier), name=f"stop {self.wanted.shard_id}")
@@ -305,7 +310,7 @@ class ShardLife(ShardState):
             self._raise_if_dead(process, "ready", "while serving")
             if time.monotonic() >= due:
                 due = time.monotonic() + _PROBE_S
-                sentence = await vigil.look(self.usage, self._node.stuck_after_s)
+                sentence = await self._seen(vigil)
                 if sentence is not None:
                     raise Failure("ready", sentence)
                 if self._draining and vigil.idle_s() >= _DRAINED_AFTER_S:
@@ -315,6 +320,14 @@ class ShardLife(ShardState):
                     if vigil.idle_s() >= _DRAINED_AFTER_S or time.monotonic() >= renewing_at:
                         return self._renew()
             await asyncio.sleep(_LOOK_S)
+
+    async def _seen(self, vigil: Vigil) -> str | None:
+        """What is wrong with the engine, or None. A look that fails is the agent's fault and ends no engine."""
+        try:
+            return await vigil.look(self.usage, self._node.stuck_after_s)
+        except Exception:
+            log.exception("shard %s could not be looked at", self.wanted.shard_id)
+            return None
 
     async def _fail(self, failure: Failure) -> None:
         self.ready = False
@@ -364,6 +377,9 @@ class ShardLife(ShardState):
             except StillRunning as error:
                 # Its room is not free while it lives, so nothing is reported yet.
                 log.error("shard %s: %s; still waiting for them", self.wanted.shard_id, error)
+            except OSError as error:
+                log.error("shard %s cannot be stopped (%s); tried again", self.wanted.shard_id, error)
+                await asyncio.sleep(_RETRY_S)
 
     def go_on_stopping(self) -> None:
         """An earlier agent was stopping it."""

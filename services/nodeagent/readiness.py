@@ -13,6 +13,7 @@ from . import gpu_memory
 from .adapters import process as processes
 from .adapters.engine import EngineClient
 from .adapters.http import Unreachable
+from .adapters.output import Printed
 from .core.record import EngineProcess
 from .node import Failure, Node, Progress
 
@@ -40,14 +41,11 @@ async def until_serving(
         )
     mark = processes.mark_of(node.files.data_dir, wanted.shard_id)
     port = urlsplit(client.url).port or 0
-    output = node.files.output(wanted.shard_id)
+    printed = Printed(node.files.output(wanted.shard_id), client.health_path)
 
     def signs() -> tuple[int, int]:
         # What moves while an engine loads: its output, and its memory in steps of 16 MB.
-        try:
-            return output.stat().st_size, rss_mb() // 16
-        except OSError:
-            return 0, rss_mb() // 16
+        return printed.moves(), rss_mb() // 16
 
     progress = Progress(wanted.startup_timeout_s)
     begun = time.monotonic()

@@ -9,8 +9,9 @@ from libs.events.views import Desired, ShardWanted
 
 from .adapters import process as processes
 from .adapters.output import trim
+from .adapters.process import StillRunning
 from .core.reconcile import Forget, Start, Stop, newer, reconcile
-from .core.record import ShardRecord
+from .core.record import EngineProcess, ShardRecord
 from .core.room import outstanding_mb
 from .life import ShardLife
 from .node import Node
@@ -41,7 +42,10 @@ class Supervisor:
         for shard_id in left:
             if shard_id not in records or self.lives[shard_id].ended:
                 log.warning("processes of shard %s are left and no record of it: they are stopped", shard_id)
-                await self._node.processes.stop(shard_id, None, self._node.stop_grace_s)
+                try:
+                    await self._node.processes.stop(shard_id, None, self._node.stop_grace_s)
+                except (OSError, StillRunning) as error:
+                    log.error("what is left of shard %s: %s", shard_id, error)
 
     async def on_desired(self, key: str, desired: Desired | None) -> None:
         """The scheduler's word. Nothing said (the view lost its entry) changes nothing."""
@@ -83,13 +87,20 @@ class Supervisor:
             if not life.ended and life.record.phase != "accepted" and life.wanted.shard_id != but.shard_id
         ]
 
-    async def measure(self, elapsed_s: float) -> None:
-        """Read what every engine uses."""
-        running = {
+    def _processes(self) -> dict[str, EngineProcess]:
+        return {
             shard_id: life.record.process
             for shard_id, life in self.lives.items()
             if not life.ended and life.record.process is not None
         }
+
+    def pids(self) -> frozenset[int]:
+        """Every process of the engines here, looked up now."""
+        return frozenset().union(*(usage.pids for usage in processes.usages(self._processes()).values()))
+
+    async def measure(self, elapsed_s: float) -> None:
+        """Read what every engine uses."""
+        running = self._processes()
         usages = await asyncio.to_thread(processes.usages, running) if running else {}
         for shard_id, life in self.lives.items():
             life.measured(usages.get(shard_id), elapsed_s)

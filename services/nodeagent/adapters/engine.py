@@ -34,6 +34,10 @@ class EngineClient:
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._engine = engine
 
+    @property
+    def health_path(self) -> str:
+        return self._engine.health_path
+
     async def healthy(self) -> bool:
         """Whether its health page says that it is ready."""
         try:

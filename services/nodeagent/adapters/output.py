@@ -50,3 +50,30 @@ def trim(path: Path) -> None:
             opened.truncate(0)
     except OSError:
         return
+
+
+class Printed:
+    """Whether an engine goes on printing, lines about looks at its page ``path`` left out: it notes each."""
+
+    def __init__(self, output: Path, path: str) -> None:
+        self._output = output
+        self._path = path.encode()
+        self._read = 0
+        self._moves = 0
+
+    def moves(self) -> int:
+        """A number that is another one whenever it printed since."""
+        try:
+            with self._output.open("rb") as opened:
+                size = os.fstat(opened.fileno()).st_size
+                if size == self._read:
+                    return self._moves
+                start = self._read if self._read < size else 0
+                opened.seek(max(start, size - _MOST_BYTES))
+                content = opened.read(_MOST_BYTES)
+        except OSError:
+            return self._moves
+        self._read = size
+        if any(line.strip() and self._path not in line for line in content.splitlines()):
+            self._moves += 1
+        return self._moves

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -60,11 +61,18 @@ def boot_id() -> str:
         return ""
 
 
+_NOT_READ = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""The agent lacks something; nothing is said about the process."""
+
+
 def entry(pid: int) -> Entry | None:
-    """A live process; None when there is none of that number or only its corpse."""
+    """A live process; None when there is none of that number or only its corpse. Raises OSError when the agent itself
+    has no file descriptor or memory left to look."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
+    except OSError as error:
+        if error.errno in _NOT_READ:
+            raise
         return None
     # The command name in brackets may hold anything, so the fields are counted from its end.
     fields = stat[stat.rindex(b")") + 2 :].split()
@@ -136,10 +144,12 @@ def is_engine(pid: int, data_dir: Path) -> bool:
     return mark is not None and mark.startswith(mark_of(data_dir, ""))
 
 
-def members(process: EngineProcess | None, mark: str) -> list[Entry]:
-    """Every live process of one engine: itself, its session, whoever descends from these, whoever has its mark."""
+def members(process: EngineProcess | None, mark: str, known: Iterable[Entry] = ()) -> list[Entry]:
+    """Every live process of one engine: itself, its session, whoever descends from these, whoever has its mark, and
+    what lives of those that were ``known`` to belong to it."""
     everyone = table()
     ours = {pid for pid in everyone if _marks(pid) == mark}
+    ours |= {one.pid for one in known if one.pid in everyone and everyone[one.pid].started == one.started}
     if process is not None and process.boot == boot_id():
         holder = everyone.get(process.pid)
         # A session's number is not given away while the session lives; another leader means another session.
@@ -216,7 +226,10 @@ class Engines:
         if process.pid in self._ours:
             # Ours until the kernel gives its code; one whose threads are still ending looks like a corpse before.
             return True
-        return process.pid not in self._codes and alive(process)
+        try:
+            return process.pid not in self._codes and alive(process)
+        except OSError:
+            return True  # not known, and no reason to give it up
 
     def adopt(self, process: EngineProcess) -> None:
         """Take over a process an earlier agent started. It is a child of ours when that agent was this very process,
@@ -253,9 +266,12 @@ class Engines:
         mark = mark_of(self._data_dir, shard_id)
         begun = time.monotonic()
         asked: set[tuple[int, int]] = set()
+        left: list[Entry] = []
         while True:
-            # Looked up anew each round: what a dying engine starts in the meantime belongs to it as well.
-            left = await asyncio.to_thread(members, process, mark)
+            # Looked up anew each round: what a dying engine starts in the meantime belongs to it as well. And those of
+            # the last round: a descendant in a session of its own, without the mark, is not found any more once its
+            # parent is gone.
+            left = await asyncio.to_thread(members, process, mark, left)
             if process is not None:
                 # It may have died while the others were looked up.
                 self._collect(process.pid)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 
@@ -41,9 +43,11 @@ def samples(page: str) -> dict[str, float]:
         else:
             name, _, rest = line.partition(" ")
         try:
-            found[name] = found.get(name, 0.0) + float(rest.split()[0])
+            value = float(rest.split()[0])
         except (ValueError, IndexError):
             continue
+        if math.isfinite(value):  # NaN stands for what is not known
+            found[name] = found.get(name, 0.0) + value
     return found
 
 

@@ -41,6 +41,10 @@ class Answers(BaseHTTPRequestHandler):
             self.say(200, {"status": "loading model"})
         elif self.path == "/health" and HOW == "lists-models-first" and loading:
             self.say(503, {"error": "loading"})
+        elif self.path == "/health" and HOW == "notes-each-look":
+            sys.stdout.write(f'127.0.0.1 - "GET {self.path} HTTP/1.1" 503\n')
+            sys.stdout.flush()
+            self.say(503, {"error": "warming up"})
         elif self.path == "/health":
             self.say(200, {"status": "ok"})
         elif self.path == "/metrics":

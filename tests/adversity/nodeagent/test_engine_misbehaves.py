@@ -56,6 +56,30 @@ async def test_an_engine_that_ignores_term_and_scatters_workers_is_gone_to_the_l
     assert engines.exit_code(process) == -9
 
 
+async def test_a_descendant_that_nothing_but_its_parent_ties_to_the_engine_goes_with_it(tmp_path: Path) -> None:
+    engines = Engines(tmp_path)
+    output = tmp_path / "output.log"
+    # In a session of its own, without the mark: once its parent has ended on TERM, it is nobody's.
+    stray = f"""
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", {SLEEPER!r}], env={{}}, start_new_session=True).pid, flush=True)
+time.sleep(600)
+"""
+    process = engines.start("r-1-0", [sys.executable, "-c", stray], {}, output)
+    await eventually(lambda: output.exists() and "\n" in output.read_text())
+    pid = int(output.read_text())
+    # It must have come so far that it ignores TERM.
+    await eventually(lambda: _ignores_term(pid))
+    await engines.stop("r-1-0", process, 0.3)
+    assert entry(pid) is None
+
+
+def _ignores_term(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    ignored = next(line for line in status.splitlines() if line.startswith("SigIgn"))
+    return bool(int(ignored.split()[1], 16) & 1 << (15 - 1))
+
+
 async def test_an_engine_that_ends_by_itself_leaves_its_code(tmp_path: Path) -> None:
     engines = Engines(tmp_path)
     process = engines.start("r-1-0", [sys.executable, "-c", "import sys; sys.exit(3)"], {}, tmp_path / "o")
@@ -71,6 +95,24 @@ async def test_credentials_of_the_agent_do_not_reach_an_engine(tmp_path: Path, m
     await eventually(lambda: not engines.running(process))
     assert "CREDENTIALS" not in output.read_text()
     assert "'A'" in output.read_text()
+
+
+async def test_a_full_disk_keeps_no_engine_running(box: Box) -> None:
+    box.start_agent("""
+from services.nodeagent.adapters import durable
+write = durable.write
+def full(path, content, mode=0o600):
+    if b'"phase":"stopping"' in content:
+        raise OSError(28, "No space left on device")
+    write(path, content, mode)
+durable.write = full
+""")
+    await box.want(shard())
+    ready = await box.next(ShardReady)
+    await box.want()
+    await box.next(ShardStopped)
+    assert entry(ready.pid) is None
+    assert box.engine_pids() == {}
 
 
 def weights(mirrors: tuple[str, ...], *files: object) -> WeightsWanted:

@@ -47,6 +47,14 @@ async def test_what_answers_while_it_loads_is_not_ready(box: Box, mirror: FileSe
     assert ready.loaded_ms >= 900
 
 
+async def test_lines_about_the_agents_own_looks_are_no_progress(box: Box, mirror: FileServer, tmp_path: Path) -> None:
+    wanted = msgspec.structs.replace(odd(box, mirror, "notes-each-look", tmp_path), startup_timeout_s=2)
+    box.start_agent()
+    await box.want(wanted)
+    failed = await box.next(ShardFailed)
+    assert "last sign of progress" in failed.reason
+
+
 async def test_health_without_a_token_is_not_ready(box: Box, mirror: FileServer, tmp_path: Path) -> None:
     wanted = odd(box, mirror, "healthy-and-useless", tmp_path)
     box.start_agent()

@@ -25,6 +25,8 @@ broken line
 def test_figures_are_summed_over_labels_and_absent_when_not_said() -> None:
     assert read(PAGE, VLLM_METRICS) == Readings(running=3, waiting=0, tokens=120, kv_used=0.25, progress=120.0)
     assert read("nothing", VLLM_METRICS) == Readings()
+    unknown = PAGE.replace(" 2.0", " NaN").replace(" 120.0", " +Inf").replace(" 0.25", " NaN")
+    assert read(unknown, VLLM_METRICS) == Readings(running=1, waiting=0)
 
 
 def watched(*looks: tuple[float, Readings | None, bool, float]) -> Liveness:
