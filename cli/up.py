@@ -143,8 +143,11 @@ def down(state_dir: Path | None, out: Output) -> None:
         os.kill(record.up.pid, 15)
         if not wait_gone(record.up, STOP_S):
             raise Failed(f"`up` (pid {record.up.pid}) did not stop within {STOP_S:g} s: see {home.log('up')}")
-        out.one({"stopped": True}, [f"stopped the cluster in {home.root}"])
-        return
+        record = home.record()
+        if not any(alive(one.process) for one in record.parts.values()):
+            out.one({"stopped": True}, [f"stopped the cluster in {home.root}"])
+            return
+        click.echo(f"`up` ended before everything had: see {home.log('up')}", err=True)
     left = {name: one.process for name, one in record.parts.items() if alive(one.process)}
     end(left.values())
     asyncio.run(stop_engines(home, record.agents, lambda line: click.echo(line, err=True)))

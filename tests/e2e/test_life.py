@@ -7,6 +7,8 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psutil
 
@@ -94,6 +96,27 @@ def test_down_after_a_killed_up_stops_what_was_left(new_cluster: Callable[[], Cl
 
     assert said == f"stopped what was left of the cluster in {cluster.state_dir}\n"
     wait_for(lambda: still_there(everything) == {})
+
+
+def test_down_goes_on_when_up_dies_while_it_stops(new_cluster: Callable[[], Cluster]) -> None:
+    cluster = new_cluster()
+    cluster.up(*SIM)
+    everything, up = cluster.processes(), cluster.up_pid()
+    os.kill(up, signal.SIGSTOP)
+    with ThreadPoolExecutor() as threads:
+        down = threads.submit(cluster.text, "down")
+        wait_for(lambda: asked_to_end(up))
+        os.kill(up, signal.SIGKILL)
+        said = down.result()
+
+    assert said == f"stopped what was left of the cluster in {cluster.state_dir}\n"
+    wait_for(lambda: still_there(everything) == {})
+
+
+def asked_to_end(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    pending = next(line for line in status if line.startswith("ShdPnd"))
+    return bool(int(pending.split()[1], 16) & 1 << (signal.SIGTERM - 1))
 
 
 def test_a_held_part_is_told_by_its_name(new_cluster: Callable[[], Cluster]) -> None:
