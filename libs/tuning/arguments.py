@@ -41,6 +41,8 @@ def _name(argument: str) -> str:
 
 def _refusal(engine: str, name: str) -> str | None:
     table = REFUSED.get(engine, ANY)
+    if engine == "vllm" and name.startswith("-O."):
+        name = "-cc"  # vLLM's older spelling of a part of its compilation options
     if name in table:
         return table[name] or None
     if engine in ARGPARSE:

@@ -26,6 +26,7 @@ _OPENS = frozenset({
     "SOCKET", "PIPE", "IFNAME", "HCA", "REMOTE", "MODELSCOPE", "HUB", "KEY", "KEYS", "TOKEN", "SECRET", "PASSWORD",
     "CREDENTIAL", "CREDENTIALS", "ARG", "DEVICES", "DEVICE", "ORDER", "LOG", "LOGS", "DUMP", "DUMPER", "TRACE",
     "PROFILER", "DEV", "ALLOW", "INSECURE", "UNSAFE", "TRUST", "SERIALIZATION", "PICKLE", "SERVER", "TOOL", "SO",
+    "REPO", "REPOS", "RESOLVER",
 })  # fmt: skip
 """Words of a name, between underscores."""
 

@@ -67,6 +67,8 @@ def test_tuning_passes(engine: str, args: list[str]) -> None:
         ("trtllm", ["--custom_module_dirs", "x"]), ("comfyui", ["--li", "0.0.0.0"]), ("comfyui", ["--verbose", "x"]),
         ("comfyui", ["--extra-model", "x"]), ("llamacpp", ["-m", "x"]), ("llamacpp", ["-hf", "o/r"]),
         ("llamacpp", ["-mu", "http://x"]), ("llamacpp", ["--slot_save_path", "x"]), ("llamacpp", ["--rpc", "h:1"]),
+        ("vllm", ["-O.custom_ops=+x"]), ("llamacpp", ["--embd-gemma-default"]), ("llamacpp", ["--gpt_oss_20b_default"]),
+        ("llamacpp", ["--spec-draft-model", "x"]), ("llamacpp", ["-lv", "9"]),
         ("sim", ["--model", "x"]), ("sim", ["--mod", "x"]), ("unheard-of", ["--host", "x"]),
     ],
 )  # fmt: skip
