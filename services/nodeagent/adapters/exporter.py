@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
 import time
-import urllib.error
 import urllib.request
 
 from libs.events.machine import ChipUse
@@ -31,7 +31,7 @@ class Exporter:
         try:
             with urllib.request.urlopen(self._url, timeout=_PATIENCE_S) as answer:
                 page = answer.read(_MOST_BYTES).decode(errors="replace")
-        except (OSError, ValueError, urllib.error.HTTPError):
+        except (OSError, ValueError, OverflowError, http.client.HTTPException):  # what answers there may be anything
             self._after = time.monotonic() + _LEFT_ALONE_S
             return {}
         return chip_use(page)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -216,6 +218,22 @@ def test_an_exporter_fills_in_for_older_cards() -> None:
     for _ in range(1000):
         assert away.read() == {}
     assert time.monotonic() - begun < 0.5, "it is left alone"
+
+
+def test_another_program_at_the_exporters_port_costs_no_sample() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert Exporter(f"http://127.0.0.1:{server.getsockname()[1]}/metrics").read() == {}
+        thread.join()
+    assert Exporter("http://127.0.0.1:99999/metrics").read() == {}
 
 
 def test_the_machines_own_sensors() -> None:
