@@ -81,7 +81,7 @@ async def test_a_client_that_reads_late_gets_every_token(world: World, gateway: 
         before, made = made, sum(each["generated"] for each in engine.requests().values() if "generated" in each)
         return 0 < made == before < tokens
 
-    await eventually(waits, 20, every_s=0.2)
+    await eventually(waits, 60, every_s=0.2)
     response = Response()
     while not response.done:
         response.parser.feed_data(await reader.read(65536))
