@@ -61,7 +61,7 @@ LLAMACPP: dict[str, str] = {
     "--ssl-key-file": SECRET, "--ssl-cert-file": SECRET, "--rpc": DOOR, "--props": DOOR, "--tools": DOOR,
     "--api-prefix": DOOR, "--webui-config-file": FILE, "--agent": DOOR, "--webui-mcp-proxy": DOOR,
     "--embd-gemma-default": FETCH, "--embd-bge-small-en-default": FETCH, "--embd-e5-small-en-default": FETCH,
-    "--embd-gte-small-default": FETCH, "--fim-qwen-1.5b-default": FETCH, "--fim-qwen-3b-default": FETCH,
+    "--embd-gte-small-default": FETCH, "--fim-qwen-1": FETCH, "--fim-qwen-3b-default": FETCH,
     "--fim-qwen-7b-default": FETCH, "--fim-qwen-7b-spec": FETCH, "--fim-qwen-14b-spec": FETCH,
     "--fim-qwen-30b-default": FETCH, "--gpt-oss-20b-default": FETCH, "--gpt-oss-120b-default": FETCH,
     "--vision-gemma-4b-default": FETCH, "--vision-gemma-12b-default": FETCH, "--tts-oute-default": FETCH,
