@@ -58,7 +58,7 @@ T = TypeVar("T")
 RETRY_FOR_S = 15.0
 """Loss of a stream's leader on three replicas took about seven seconds; twice that is tried."""
 ASK_AGAIN_S = 0.1
-ASK_ANOTHER_S = 1.5
+ASK_ANOTHER_S = 0.5
 """A question not answered for so long is put once more: questions change nothing, and instances share them out."""
 VERSION = "0.1.0"
 

@@ -29,7 +29,7 @@ def give(state: State, machine: Machine, command: GiveErrand, now: datetime) -> 
     problems = [*_unable(machine), *_too_long(errand), *_problems(state, machine_id, errand)]
     if problems:
         raise Refused(problems)
-    if errand in machine.errands.values():
+    if any(errand == one.errand for one in machine.errands):
         return None
     return NodeErrandGiven(at=now, machine_id=machine_id, errand=errand, reason=command.reason)
 
@@ -42,7 +42,7 @@ def _unable(machine: Machine) -> list[Problem]:
     if len(machine.errands) >= MOST:
         message = (
             f"{facts.machine_id} has {len(machine.errands)} errands that it did not end, the oldest is "
-            f"#{min(machine.errands)}: is its agent running?"
+            f"#{machine.errands[0].number}: is its agent running?"
         )
         return [Problem(path="machine_id", message=message)]
     return []
@@ -90,20 +90,20 @@ def _not_restarted(state: State, machine_id: str, shard_id: str) -> list[Problem
 
 
 def open_errands(machine: Machine) -> tuple[ErrandWanted, ...]:
-    return tuple(ErrandWanted(number=number, errand=errand) for number, errand in sorted(machine.errands.items()))
+    return tuple(machine.errands)
 
 
 def restarts(state: State, machine_id: str, shard_id: str) -> bool:
     """Whether an engine that starts anew there does so because it was asked to."""
     machine = state.facts.machines.get(machine_id)
-    return machine is not None and any(errand.shard_id == shard_id for errand in machine.errands.values())
+    return machine is not None and any(one.errand.shard_id == shard_id for one in machine.errands)
 
 
 def given(state: State, event: NodeErrandGiven, position: int) -> None:
     machine = state.facts.machines.get(event.machine_id)
     if machine is None:
         return
-    machine.errands[position] = event.errand
+    machine.errands.append(ErrandWanted(number=position, errand=event.errand))
     state.stirred[event.machine_id] = position
     replica = state.facts.replicas.get(event.errand.shard_id.rpartition("-")[0])
     shard = replica.shards.get(event.errand.shard_id) if replica is not None else None
@@ -125,5 +125,5 @@ def ended(state: State, event: MachineErrandEnded, position: int) -> None:
     machine = state.facts.machines.get(event.machine_id)
     if machine is None:
         return
-    machine.errands.pop(event.errand, None)
+    machine.errands = [one for one in machine.errands if one.number != event.errand]
     state.stirred[event.machine_id] = position

@@ -13,9 +13,9 @@ from libs.events.explanation import Explanation
 from libs.events.library import LibraryVersion
 from libs.events.machine import MachineRegistered
 from libs.events.model import ModelSpec, Profile
-from libs.events.node import Errand
 from libs.events.replica import ShardPlacement
 from libs.events.sources import kept_as, of_library
+from libs.events.views import ErrandWanted
 
 from .fabrics import Fabrics
 
@@ -176,8 +176,8 @@ class Machine(msgspec.Struct, omit_defaults=True):
     weights: list[str] = []
     """``NAME@VERSION`` of what has run here: likely in its cache."""
     orphans: dict[str, Orphan] = {}
-    errands: dict[int, Errand] = {}
-    """Those it has not ended yet, by the sequence of their giving."""
+    errands: list[ErrandWanted] = []
+    """Those it has not ended yet, the oldest first."""
 
     @property
     def lost(self) -> bool:

@@ -171,6 +171,11 @@ async def test_settings_are_checked_kept_and_in_effect_at_once(box: Box) -> None
     assert alive(ready.pid)
 
 
+def told(box: Box) -> dict[str, tuple[int, int]]:
+    """Weights the machine says it has: bytes, and those of them that others have too."""
+    return {one.weights: (one.size_bytes, one.shared_bytes) for one in box.of(MachineRegistered)[-1].weights}
+
+
 async def test_weights_are_removed_when_nobody_uses_them(box: Box, mirror: FileServer) -> None:
     box.start_agent(QUICK)
     both, own = mirror.add(b"shared" * 1000, "a.gguf"), mirror.add(b"own" * 1000, "b.gguf")
@@ -178,9 +183,7 @@ async def test_weights_are_removed_when_nobody_uses_them(box: Box, mirror: FileS
     two = weights(both, mirrors=(mirror.url,), name="two")
     await box.want(shard(weights=one), shard("r-2-0", weights=two))
     await box.next(ShardReady, 2)
-    await eventually(lambda: len(box.of(MachineRegistered)[-1].weights) == 2, 10)
-    told = {there.weights: (there.size_bytes, there.shared_bytes) for there in box.of(MachineRegistered)[-1].weights}
-    assert told == {"one@v1": (9000, 6000), "two@v1": (6000, 6000)}
+    await eventually(lambda: told(box) == {"one@v1": (9000, 6000), "two@v1": (6000, 6000)}, 10)
     remove = [errand(n, kind="remove_weights", weights=name) for n, name in enumerate(["one@v1", "three@v1"], 1)]
     await box.want(shard(weights=one), shard("r-2-0", weights=two), errands=tuple(remove))
     await box.next(MachineErrandEnded, 2)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from libs.events import state_hash
 from libs.events.commands import GiveErrand
 from libs.events.machine import MachineErrandEnded
 from libs.events.node import Errand, NodeErrandGiven
@@ -49,6 +50,7 @@ def test_an_errand_stands_until_the_machine_says_how_it_ended(world: World) -> N
     assert world.command(asked(kind="restart_agent")) is None, "it is asked for already"
     world.command(asked(kind="remove_weights", weights="x@1"))
     assert open_on(world) == [(number, "restart_agent"), (number + 1, "remove_weights")]
+    assert state_hash(world.state.facts), "a state that holds some has a hash like any other"
     ends(world, number)
     assert open_on(world) == [(number + 1, "remove_weights")]
     ends(world, number)
