@@ -61,6 +61,7 @@ class Authority(Generic[S]):
     ``react(state, now)`` returns what should be decided without a command, as (cause, event); it is asked again
     after every fold and every ``tick_s`` until it returns nothing, so it must be settled by its own events.
     ``on_change(state, position)`` writes the views; leader only.
+    ``on_known()`` is called once, when the log was read to its end: what answers with the state begins there.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Authority(Generic[S]):
         work: Callable[[Any, str, Event | None], Awaitable[Event | None]] | None = None,
         react: Callable[[S, datetime], Sequence[tuple[str, Event]]] | None = None,
         on_change: Callable[[S, int], Awaitable[None]] | None = None,
+        on_known: Callable[[], Awaitable[None]] | None = None,
         owns: Sequence[str] = (),
         snapshot: Snapshot[S] | None = None,
         tick_s: float = 1.0,
@@ -91,6 +93,7 @@ class Authority(Generic[S]):
         self._work = work
         self._react = react
         self._on_change = on_change
+        self._on_known = on_known
         self._owns = frozenset(owns)
         self._tick_s = tick_s
         self._snapshot = snapshot
@@ -106,6 +109,7 @@ class Authority(Generic[S]):
         self._fence: Fence | None = None
         self._follower: Follower | None = None
         self._task: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._outdated = ""
         self._supposed: tuple[tuple[str, ...], S] | None = None
         """Commands somebody examined others after, and the state after them; until the log goes on."""
@@ -134,9 +138,22 @@ class Authority(Generic[S]):
             "EVENTS", self._subjects, self._fold, start=start, on_unknown=self._unknown
         )
         self._task = asyncio.create_task(self._run(), name=f"{self._service} authority")
+        if self._on_known is not None:
+            self._opening = asyncio.create_task(self._open(self._on_known), name=f"{self._service} opens")
+
+    async def _open(self, on_known: Callable[[], Awaitable[None]]) -> None:
+        assert self._follower is not None
+        await self._follower.caught_up.wait()
+        try:
+            await on_known()
+        except Exception as error:
+            log.exception("%s cannot open", self._service)
+            self._bus.fail(f"{self._service} cannot open: {type(error).__name__}: {error}")
 
     async def stop(self) -> None:
         """Give the lease back and end; a standby takes over at once."""
+        if self._opening is not None:
+            await end(self._opening)
         if self._task is not None:
             await end(self._task)
         if self._follower is not None:

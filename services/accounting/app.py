@@ -25,18 +25,38 @@ log = logging.getLogger("llmgw.accounting")
 class Accounting:
     """The service. It decides with the log alone; PostgreSQL holds only what was spent."""
 
-    def __init__(
-        self, bus: Bus, authority: Authority[State], ledger: Ledger, writer: LedgerWriter, spend: SpendPublisher
-    ) -> None:
+    def __init__(self, settings: AccountingSettings, bus: Bus) -> None:
         self._bus = bus
-        self.authority = authority
-        self._ledger = ledger
-        self._writer = writer
-        self._spend = spend
+        self._ledger = Ledger(settings.dsn())
+        self._keys = Keys(OwnedView(bus.view("keys", KeyView)))
+        self._price_list = PriceList(OwnedView(bus.view("prices", PriceView)))
+        self._spend = SpendPublisher(OwnedView(bus.view("spend", Spend)))
+        self.authority: Authority[State] = Authority(
+            bus,
+            "accounting",
+            settings.instance,
+            subjects=SUBJECTS,
+            initial=State(),
+            evolve=evolve,
+            decide=decide,
+            on_change=self._refresh,
+            on_known=self._open,
+            owns=("accounting", *OWNS),
+            snapshot=Snapshot(settings.data_dir / "snapshot.json", State, core),
+        )
+        self._writer = LedgerWriter(
+            bus, self._ledger, self._spend, lambda: self.authority.leading, lambda: self.authority.state.prices
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         await self.authority.start()
+        self._tasks = [
+            asyncio.create_task(self._for_ever("the ledger writer", self._writer.run())),
+            asyncio.create_task(self._for_ever("the spend publisher", self._spend.run())),
+        ]
+
+    async def _open(self) -> None:
         answers = Answers(self.authority, self._ledger)
         await self._bus.answer(
             "accounting",
@@ -47,10 +67,10 @@ class Accounting:
                 ListBudgets: answers.budgets,
             },
         )
-        self._tasks = [
-            asyncio.create_task(self._for_ever("the ledger writer", self._writer.run())),
-            asyncio.create_task(self._for_ever("the spend publisher", self._spend.run())),
-        ]
+
+    async def _refresh(self, state: State, position: int) -> None:
+        await self._keys.refresh(state, position)
+        await self._price_list.refresh(state, position)
 
     async def _for_ever(self, name: str, work: Coroutine[None, None, None]) -> None:
         try:
@@ -76,26 +96,4 @@ class Accounting:
 
 def build(settings: AccountingSettings, bus: Bus) -> Accounting:
     """Wire it. Raises ValueError when the file with the database's address cannot be read."""
-    ledger = Ledger(settings.dsn())
-    keys = Keys(OwnedView(bus.view("keys", KeyView)))
-    price_list = PriceList(OwnedView(bus.view("prices", PriceView)))
-
-    async def refresh(state: State, position: int) -> None:
-        await keys.refresh(state, position)
-        await price_list.refresh(state, position)
-
-    authority = Authority(
-        bus,
-        "accounting",
-        settings.instance,
-        subjects=SUBJECTS,
-        initial=State(),
-        evolve=evolve,
-        decide=decide,
-        on_change=refresh,
-        owns=("accounting", *OWNS),
-        snapshot=Snapshot(settings.data_dir / "snapshot.json", State, core),
-    )
-    spend = SpendPublisher(OwnedView(bus.view("spend", Spend)))
-    writer = LedgerWriter(bus, ledger, spend, lambda: authority.leading, lambda: authority.state.prices)
-    return Accounting(bus, authority, ledger, writer, spend)
+    return Accounting(settings, bus)

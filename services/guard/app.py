@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from libs.bus import Authority, Bus, OwnedView, Snapshot, Worker
 from libs.events import Event
 from libs.events.policy import PolicySpec
@@ -36,7 +34,6 @@ class Guard:
         self._checks = Checks(bus, self._rulebook, self._facts, settings.threads)
         self._view = OwnedView(bus.view("policies", PolicySpec))
         self._lanes: list[Worker] = []
-        self._opening: asyncio.Task[None] | None = None
         self._authority: Authority[State] = Authority(
             bus,
             "guard",
@@ -46,6 +43,7 @@ class Guard:
             evolve=self._fold,
             decide=decide,
             on_change=self._publish,
+            on_known=self._open,
             owns=("policy", "guard"),
             snapshot=Snapshot(settings.data_dir / "snapshot.json", State, core),
         )
@@ -53,24 +51,18 @@ class Guard:
     async def start(self) -> None:
         await self._authority.start()
         self._rulebook.update(self._authority.state.policies)  # those of the snapshot
-        self._opening = asyncio.create_task(self._open_lanes(), name="guard lanes")
-        await self._bus.answer("guard", {ExamineGuard: self._examine, ListPolicies: self._policies})
 
-    async def _open_lanes(self) -> None:
-        """Checks wait in their stream until the policies are known."""
-        while not self._authority.caught_up:  # noqa: ASYNC110 - once per start, and there is no event for it
-            await asyncio.sleep(0.02)
+    async def _open(self) -> None:
+        """Until now checks waited in their stream: the policies were not known."""
+        await self._bus.answer("guard", {ExamineGuard: self._examine, ListPolicies: self._policies})
         for _ in range(LANES):
             self._lanes.append(await self._bus.work("guard-checks", self._checks.handle, batch=BATCH))
 
     async def stop(self) -> None:
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.gather(self._opening, return_exceptions=True)
+        await self._authority.stop()
         for lane in self._lanes:
             await lane.stop()
         await self._facts.stop()
-        await self._authority.stop()
         await self._checks.stop()
 
     async def _publish(self, state: State, position: int) -> None:

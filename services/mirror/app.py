@@ -48,6 +48,7 @@ class Mirror:
             decide=decide,
             work=self._work,
             on_change=self._publish,
+            on_known=self._open,
             owns=("library", "mirror"),
             snapshot=Snapshot(settings.data_dir / "snapshot.json", State, core),
         )
@@ -70,8 +71,12 @@ class Mirror:
         self._files.start()
         log.info("files are served at %s", self.url)
         await self._authority.start()
+
+    async def _open(self) -> None:
+        # Not before the log is read: files of versions added later would look like files nobody has.
+        self._library.changed()
         self._tasks = [
-            asyncio.create_task(self._keep(), name="library"),
+            asyncio.create_task(self._library.keep(), name="library"),
             asyncio.create_task(self._say_where(), name="address"),
         ]
         await self._bus.answer("mirror", {ExamineMirror: self._examine, ListLibrary: self._list})
@@ -127,19 +132,8 @@ class Mirror:
                 )
             )
 
-    async def _caught_up(self) -> None:
-        while not self._authority.caught_up:  # noqa: ASYNC110 - once per start, and there is no event for it
-            await asyncio.sleep(0.02)
-
-    async def _keep(self) -> None:
-        # Before the log is read to its end, files of versions added later would look like files nobody has.
-        await self._caught_up()
-        self._library.changed()
-        await self._library.keep()
-
     async def _say_where(self) -> None:
         """Put the address on the log, when it is not what the log says already."""
-        await self._caught_up()
         mirror_id = self._settings.instance
         while True:
             known = self._authority.state.mirrors.get(mirror_id)

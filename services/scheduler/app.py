@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -57,26 +56,19 @@ class Scheduler:
             decide=decide,
             react=self._react,
             on_change=Projection(bus, _fleet_secret(settings.fleet_secret)).refresh,
+            on_known=self._open,
             owns=OWNS,
             snapshot=Snapshot(settings.data_dir / "snapshot.json", Kept, core, keep=keep, restore=restore),
         )
-        self._opening: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         await self._listener.start()
         await self.authority.start()
-        self._opening = asyncio.create_task(self._open(), name="scheduler questions")
 
     async def _open(self) -> None:
-        """Questions are answered once the log is known."""
-        while not self.authority.caught_up:  # noqa: ASYNC110 - once per start, and there is no event for it
-            await asyncio.sleep(0.02)
         await self._bus.answer("scheduler", Questions(self.authority, self._listener).handlers())
 
     async def stop(self) -> None:
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.gather(self._opening, return_exceptions=True)
         await self.authority.stop()
         await self._listener.stop()
 

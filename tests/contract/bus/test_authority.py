@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from copy import deepcopy
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from libs.bus.snapshot import Found
 from libs.events import Event, state_hash, subject_of
 from libs.events.commands import CordonNode, Problem, UncordonNode
 from libs.events.node import NodeCordoned, NodeDrained, NodeUncordoned
-from libs.events.questions import Examined, ExamineScheduler
+from libs.events.questions import Examined, ExamineScheduler, ListNodes
 from libs.events.refusal import Refused
 from libs.testing import eventually
 
@@ -60,7 +61,11 @@ def react(state: State, now: datetime) -> list[tuple[str, Event]]:
 
 
 def authority(
-    bus: Bus, instance: str, seen: list[int] | None = None, snapshot: Snapshot[State] | None = None
+    bus: Bus,
+    instance: str,
+    seen: list[int] | None = None,
+    snapshot: Snapshot[State] | None = None,
+    on_known: Callable[[], Awaitable[None]] | None = None,
 ) -> Authority[State]:
     async def on_change(state: State, position: int) -> None:
         if seen is not None:
@@ -76,6 +81,7 @@ def authority(
         decide=decide,
         react=react,
         on_change=on_change,
+        on_known=on_known,
         snapshot=snapshot,
     )
 
@@ -93,6 +99,37 @@ async def test_commands_are_decided_answered_and_reacted_to(open_bus: Open) -> N
     assert refused.status == "refused"
     assert [p.path for p in refused.problems] == ["machine_id", "reason"]
     await eventually(lambda: leader.state.drained == ("m",))
+    await leader.stop()
+
+
+async def test_nothing_is_answered_before_the_log_is_read_to_its_end(open_bus: Open) -> None:
+    bus, client = await open_bus("scheduler"), await open_bus("operator")
+    for n in range(200):
+        await bus.append(NodeCordoned(at=datetime.now(UTC), machine_id=f"m{n}"), cause=f"x:{n}")
+
+    async def list_nodes(question: ListNodes) -> Examined:
+        return Examined(problems=tuple(Problem(path=name, message="") for name in leader.state.cordoned))
+
+    async def open_questions() -> None:
+        await bus.answer("scheduler", {ListNodes: list_nodes})
+
+    leader = authority(bus, "a", on_known=open_questions)
+    asking = asyncio.ensure_future(client.ask(ListNodes(), Examined))
+    await leader.start()
+    assert len((await asking).problems) == 200
+    await leader.stop()
+
+
+async def test_a_service_that_cannot_open_ends(open_bus: Open) -> None:
+    bus = await open_bus("scheduler")
+
+    async def fails() -> None:
+        raise OSError("no more files")
+
+    leader = authority(bus, "a", on_known=fails)
+    await leader.start()
+    await asyncio.wait_for(bus.failed.wait(), 10)
+    assert "no more files" in str(bus.failure)
     await leader.stop()
 
 
