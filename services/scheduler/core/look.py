@@ -318,8 +318,9 @@ class Look:
             self._unplaced(explanation)
 
     def _reserve(self, placing: Placing) -> None:
-        self.reserved = self._shards("reserved", placing)
-        for shard in self.reserved:
+        shards = self._shards("reserved", placing)
+        self.reserved += shards
+        for shard in shards:
             self.round.room.take(self.model.name, shard)
 
     def _unplaced(self, explanation: Explanation) -> None:

@@ -384,6 +384,28 @@ def test_room_that_comes_back_goes_to_the_higher_class_first(world: World) -> No
     assert world.serving("aaa") == []
 
 
+def test_room_that_several_replicas_of_a_model_wait_for_is_kept_for_all_of_them(world: World) -> None:
+    for name in ("a", "b"):
+        world.machine(name, cores=2, labels={"kind": name})
+    world.define(model_spec("now", 2, cpu_profile()))
+    world.settle()
+    for name in ("a", "b"):
+        world.machines[name].busy = set(world.machines[name].shards)
+    whole = [cpu_profile(f"on-{name}", cores=2, replicas=1, node_selector={"kind": name}) for name in ("a", "b")]
+    world.define(model_spec("zzz", 2, *whole, priority_class="high"))
+    world.command(StopModel(model="now"))
+    world.settle()
+    world.define(model_spec("aaa", 1, cpu_profile()))
+    world.settle()
+    world.command(ScaleModel(model="aaa", scaling=Scaling(min=2)))
+    world.settle()
+    assert world.replicas("aaa") == []
+    for name in ("a", "b"):
+        world.machines[name].busy.clear()
+    world.settle()
+    assert sorted(world.serving("zzz")) == ["a", "b"]
+
+
 # use
 
 
