@@ -43,6 +43,8 @@ _NAMED = 5
 
 _PAUSE_S = 1.0
 """Between two rounds over the mirrors."""
+_HUB_PAUSE_MOST_S = 30.0
+"""A hub is everybody's: one that does not answer is asked at ever longer intervals, up to this."""
 
 
 class Fetched:
@@ -113,6 +115,7 @@ class Fetching:
         name, version = weights.name, weights.version
         async with self._listing:
             files = await self._in_thread(self._store.listing, name, version)
+            pause_s = _PAUSE_S
             while files is None:
                 try:
                     found = await self._in_thread(self._repository(weights).listing, self._store.put)
@@ -122,7 +125,8 @@ class Fetching:
                     if error.lasting:
                         raise Rejected(str(error)) from None
                     log.warning("a hub failed", extra={"weights": name, "reason": str(error)})
-                    await asyncio.sleep(_PAUSE_S)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _HUB_PAUSE_MOST_S)
                 except OSError as error:
                     where = error.filename or "the disk"
                     raise Rejected(f"the weights could not be written to {where}: {error.strerror}") from None

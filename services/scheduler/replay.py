@@ -41,7 +41,7 @@ class Fold:
         lines = []
         for machine_id, machine in sorted(self._state.facts.machines.items()):
             shards = len(self._state.held.get(machine_id, ()))
-            lines.append(f"node {machine_id} is {node_state(machine)}, {shards} shards on it")
+            lines.append(f"node {machine_id} is {node_state(machine)}, {shards} shard{'s' * (shards != 1)} on it")
         for view in self.models():
             lines.append(f"model {view.model} is {view.state}, {view.ready} of {view.wanted} wanted are ready")
         return tuple(lines)
