@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -98,6 +99,10 @@ class Fleet(msgspec.Struct, frozen=True):
     items: tuple[Item, ...] = ()
 
 
+MACHINE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""It names a folder of the machine's files too."""
+
+
 def load(file: Path) -> Fleet:
     """What a fleet file says. Raises Failed with everything that is wrong."""
     try:
@@ -113,6 +118,11 @@ def load(file: Path) -> Fleet:
             raise Failed(f"{file}: machines: {error}") from None
     machines = [one for machine in machines for one in _copies(machine)]
     ids = [machine.id for machine in machines]
+    for one in ids:
+        if not MACHINE_ID.fullmatch(one):
+            raise Failed(
+                f"{file}: the machine {one!r} needs another id: letters, digits, '.', '_', '-', the first a letter or digit"
+            )
     twice = sorted({one for one in ids if ids.count(one) > 1})
     if twice:
         raise Failed(f"{file}: the machine {twice[0]!r} stands twice: ids must differ")

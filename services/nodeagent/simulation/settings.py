@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -80,7 +80,8 @@ class SimulatedMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 class FleetMachine(SimulatedMachine, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A machine of a fleet file."""
 
-    id: str
+    id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """It names a folder of the machine's files too."""
     copies: int = 1
     """More than one: ``ID-1``, ``ID-2`` …"""
     labels: dict[str, str] = {}
