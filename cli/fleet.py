@@ -120,9 +120,8 @@ def load(file: Path) -> Fleet:
     ids = [machine.id for machine in machines]
     for one in ids:
         if not MACHINE_ID.fullmatch(one):
-            raise Failed(
-                f"{file}: the machine {one!r} needs another id: letters, digits, '.', '_', '-', the first a letter or digit"
-            )
+            allowed = "letters, digits, '.', '_' and '-', the first a letter or a digit"
+            raise Failed(f"{file}: the machine {one!r} needs another id: {allowed}")
     twice = sorted({one for one in ids if ids.count(one) > 1})
     if twice:
         raise Failed(f"{file}: the machine {twice[0]!r} stands twice: ids must differ")
