@@ -11,6 +11,7 @@ import msgspec
 
 from cli.failure import Failed
 from cli.processes import Seen, alive
+from libs.runtime.folder import folder_id
 from libs.runtime.secrets import write_private
 from libs.runtime.settings import default_state_dir
 
@@ -46,6 +47,12 @@ class Record(msgspec.Struct):
     parts: dict[str, PartSeen] = {}
     agents: tuple[str, ...] = ()
     """Machine ids of the node agents: their engines must be stopped too."""
+    root: str = ""
+    """The directory it was written in."""
+    root_id: str = ""
+    """Which directory that was (``device:inode``): in a copy of it nothing is ours but the ports."""
+    copied_from: str = ""
+    """The directory whose copy this is, until something is started here."""
 
 
 def default() -> Path:
@@ -105,19 +112,32 @@ class Home:
         return self.root / "data" / part
 
     def record(self) -> Record:
-        """What was remembered; an empty record when there is none. Raises Failed."""
+        """What was remembered; an empty record when there is none. Raises Failed.
+
+        In a copy of a state directory the processes remembered are those of the original: they are left out.
+        """
         try:
-            return msgspec.json.decode(self.record_file.read_bytes(), type=Record)
+            record = msgspec.json.decode(self.record_file.read_bytes(), type=Record)
+            if record.root_id in ("", folder_id(self.root)):
+                return record
+            return Record(ports=record.ports, copied_from=record.root)
         except FileNotFoundError:
             return Record()
         except (OSError, msgspec.DecodeError) as error:
             raise Failed(f"{self.record_file} cannot be read ({error}): remove it if no llmgw runs there") from None
 
     def remember(self, record: Record) -> None:
+        record.root, record.root_id = str(self.root), folder_id(self.root)
         write_private(self.record_file, msgspec.json.format(msgspec.json.encode(record)).decode() + "\n")
 
     def endpoint(self) -> Endpoint:
         """How to reach the cluster. Raises Failed."""
+        copied_from = self.record().copied_from
+        if copied_from:
+            raise Failed(
+                f"{self.root} is a copy of {copied_from} and nothing was started in it: start it with `llmgw up`, or "
+                f"give --state-dir {copied_from}"
+            )
         try:
             return msgspec.json.decode(self.endpoint_file.read_bytes(), type=Endpoint)
         except FileNotFoundError:

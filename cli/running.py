@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from cli.cluster import Cluster, reached
 from cli.console import Console
 from cli.demo import Keys, answered, declare
@@ -43,6 +45,15 @@ async def stop_engines(home: Home, agents: Sequence[str], say: Callable[[str], N
                 say(f"{agent}: stopped {', '.join(stopped)}")
 
     await asyncio.gather(*(stop(agent) for agent in agents if home.settings(agent).exists()))
+
+
+def without_keys(endpoint: Endpoint, home: Home) -> Endpoint:
+    """What may stand in a log: where the keys are instead of the keys."""
+    return msgspec.structs.replace(
+        endpoint,
+        client_key=f"<client_key of {home.endpoint_file}>",
+        admin_key=f"<admin_key of {home.endpoint_file}>",
+    )
 
 
 def banner(endpoint: Endpoint, model: str | None, home: Home) -> Iterator[str]:
@@ -165,7 +176,8 @@ class Running:
         self._home.publish(endpoint)
         self._phase("ready", "")
         self._console.show()
-        for line in banner(endpoint, model, self._home):
+        shown = endpoint if sys.stdout.isatty() else without_keys(endpoint, self._home)
+        for line in banner(shown, model, self._home):
             self._console.plain(line)
 
     def _shown(self, part: Part) -> Part:

@@ -64,7 +64,9 @@ def up(
     held = dict(map(hold_of, holds))
     home.make()
     if detach:
-        wait_detached(home, detached(home))
+        home.lock().close()
+        log_bytes = home.log("up").stat().st_size if home.log("up").exists() else 0
+        wait_detached(home, detached(home), log_bytes)
         endpoint = home.endpoint()
         out.one(endpoint, [f"llmgw is up: {endpoint.base_url} (keys in {home.endpoint_file})"])
         return
@@ -77,6 +79,10 @@ def up(
         record.up, record.parts = seen(os.getpid()), {}
         home.endpoint_file.unlink(missing_ok=True)
         layout = Layout(home, record.ports, simulated.machines, held)
+        if record.copied_from:
+            console.say("up", f"{home.root} is a copy of {record.copied_from}: what runs there is left alone")
+            layout.postgres.disown()
+            record.copied_from = ""
         unknown = sorted(set(held) - set(layout.names))
         if unknown:
             raise click.UsageError(f"--hold {unknown[0]}: parts are {', '.join(layout.names)}")
@@ -114,8 +120,10 @@ def detached(home: Home) -> subprocess.Popen[bytes]:
         )
 
 
-def wait_detached(home: Home, child: subprocess.Popen[bytes]) -> None:
-    """Return when the cluster answers. Raises Failed when it does not come up."""
+def wait_detached(home: Home, child: subprocess.Popen[bytes], log_bytes: int) -> None:
+    """Return when the cluster answers. ``log_bytes``: how long the log was before. Raises Failed when it does not come
+    up.
+    """
     told = ""
     while True:
         record = home.record()
@@ -128,8 +136,15 @@ def wait_detached(home: Home, child: subprocess.Popen[bytes]) -> None:
         if child.poll() is not None:
             record = home.record()
             failed = record.up is not None and record.up.pid == child.pid and record.phase == "failed"
-            raise Failed(record.reason if failed else f"`up` ended before it was ready. {last_words(home.log('up'))}")
+            raise Failed(record.reason if failed else ended_words(home.log("up"), log_bytes))
         time.sleep(0.05)
+
+
+def ended_words(log: Path, log_bytes: int) -> str:
+    """Why an ``up`` in the background ended: its own last sentence, which stands in the log after so many bytes."""
+    said = log.read_bytes()[log_bytes:].decode(errors="replace").splitlines()
+    own = [line.removeprefix(begin) for line in said for begin in ("llmgw: ", "Error: ") if line.startswith(begin)]
+    return own[-1] if own else f"`up` ended before it was ready. {last_words(log)}"
 
 
 @click.command()
@@ -155,5 +170,10 @@ def down(state_dir: Path | None, out: Output) -> None:
     if record.parts:
         record.parts, record.phase = {}, "stopped"
         home.remember(record)
-    said = f"stopped what was left of the cluster in {home.root}" if left else f"no cluster runs in {home.root}"
+    if left:
+        said = f"stopped what was left of the cluster in {home.root}"
+    elif record.copied_from:
+        said = f"no cluster runs in {home.root}, which is a copy of {record.copied_from}: that one is left alone"
+    else:
+        said = f"no cluster runs in {home.root}"
     out.one({"stopped": bool(left)}, [said])

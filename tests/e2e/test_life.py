@@ -71,9 +71,18 @@ def test_a_part_that_dies_is_started_again(cluster: Cluster) -> None:
 
 
 def test_one_directory_has_one_cluster(cluster: Cluster) -> None:
-    said = cluster.refused("up", "--port", "0")
+    for how in ((), ("--detach",)):
+        said = cluster.refused("up", "--port", "0", *how)
 
-    assert f"llmgw is up already in {cluster.state_dir} (pid {cluster.up_pid()})" in said
+        assert f"llmgw is up already in {cluster.state_dir} (pid {cluster.up_pid()})" in said
+
+
+def test_why_up_in_the_background_ended_is_what_it_said(new_cluster: Callable[[], Cluster]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = new_cluster().refused("up", "--detach", "--port", str(port))
+
+    assert said.startswith(f"llmgw: port {port} is taken")
 
 
 def test_a_port_that_is_taken_is_told_with_who_has_it(cluster: Cluster, new_cluster: Callable[[], Cluster]) -> None:

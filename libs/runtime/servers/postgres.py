@@ -84,6 +84,10 @@ class PostgresFiles:
         access = f"host all all {self.host}/32 scram-sha-256\n"
         (self.data / "pg_hba.conf").write_text(access)
 
+    def disown(self) -> None:
+        """Forget the server that ran when this directory was copied: the process its pid file names is another's."""
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
+
     def _make(self, owner: str | None) -> None:
         # Made beside and renamed at the end: a start that is cut short leaves no half database behind.
         making = self.directory / "data.making"

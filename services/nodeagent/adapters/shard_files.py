@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from libs.events.subjects import decode_token, encode_token
+from libs.runtime.folder import folder_id
 
 from ..core.record import ShardRecord
 from . import durable
@@ -26,6 +27,7 @@ class ShardFiles:
         self.data_dir = data_dir
         self._root = data_dir / "shards"
         self._root.mkdir(parents=True, exist_ok=True)
+        self._id = folder_id(data_dir)
 
     def folder(self, shard_id: str) -> Path:
         return self._root / encode_token(shard_id)
@@ -38,11 +40,12 @@ class ShardFiles:
         if not folder.exists():
             folder.mkdir(mode=0o700)
             durable.sync_folder(self._root)
-        durable.write(folder / "state.json", msgspec.json.encode(record))
+        stamped = msgspec.structs.replace(record, folder=self._id)
+        durable.write(folder / "state.json", msgspec.json.encode(stamped))
 
     def read_all(self) -> dict[str, ShardRecord]:
         """Every record, by shard id. One that cannot be read is said and left alone; its processes are found by
-        their mark."""
+        their mark. A record that came with a copy of another folder names no process: that one runs for the other."""
         found = {}
         for folder in sorted(self._root.iterdir()):
             try:
@@ -53,7 +56,10 @@ class ShardFiles:
             except (OSError, msgspec.DecodeError) as error:
                 log.error("%s cannot be read: %s", folder / "state.json", error)
                 continue
-            found[decode_token(folder.name)] = record
+            if record.folder not in ("", self._id):
+                log.warning("shard %s was copied from another data folder: it starts anew here", record.wanted.shard_id)
+                record = msgspec.structs.replace(record, process=None)
+            found[decode_token(folder.name)] = msgspec.structs.replace(record, folder="")
         return found
 
     def forget(self, shard_id: str) -> None:

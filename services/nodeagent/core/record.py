@@ -45,6 +45,8 @@ class EngineProcess(msgspec.Struct, frozen=True, kw_only=True):
 class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One shard's state. It is written before the step it announces."""
 
+    folder: str = ""
+    """Which data folder it was written in (``device:inode``): in a copy of that folder its process is another's."""
     wanted: ShardWanted
     """As the scheduler wrote it; the engine's key in it is sealed."""
     generation: int

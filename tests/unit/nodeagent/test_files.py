@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from libs.bus import BusAway, TooLarge
@@ -18,7 +21,7 @@ from services.nodeagent.adapters import output
 from services.nodeagent.adapters.lock import DataFolder, FolderInUse
 from services.nodeagent.adapters.outbox import Outbox
 from services.nodeagent.adapters.shard_files import ShardFiles
-from services.nodeagent.core.record import ShardRecord
+from services.nodeagent.core.record import EngineProcess, ShardRecord
 from services.nodeagent.log_lines import AgentLines, LogLines
 
 from .wanted import shard
@@ -123,6 +126,18 @@ def test_records_survive_and_damaged_ones_are_left_alone(tmp_path: Path) -> None
     (files.folder("r-3-0")).mkdir()
     assert ShardFiles(tmp_path).read_all() == {"r.1-0": record}
     assert files.shards_with_output() == ["r-2-0", "r-3-0", "r.1-0"]
+
+
+def test_a_record_in_a_copied_folder_names_no_process(tmp_path: Path) -> None:
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    original.mkdir()
+    engine = EngineProcess(pid=os.getpid(), started=1, boot="b", command=("engine",))
+    record = ShardRecord(wanted=shard("r-1-0"), generation=3, phase="ready", process=engine)
+    ShardFiles(original).write(record)
+    shutil.copytree(original, copy)
+
+    assert ShardFiles(original).read_all() == {"r-1-0": record}
+    assert ShardFiles(copy).read_all() == {"r-1-0": msgspec.structs.replace(record, process=None)}
 
 
 def test_the_output_of_forgotten_shards_stays_for_the_last_twenty(tmp_path: Path) -> None:
