@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --disable-pip-version-check -q
 
-.PHONY: up test prove simulate lint bench docs clean
+.PHONY: up test prove clients simulate chaos lint bench docs clean
 .DEFAULT_GOAL := up
 
 .venv: .venv/.installed
@@ -27,6 +27,7 @@ test: .venv/.installed-dev
 prove: .venv/.installed-dev
 	.venv/bin/python -m pytest -m slow --timeout 3600
 	.venv/bin/python -m tests.clients
+	.venv/bin/python -m tests.chaos 1 5 10
 
 # Clients of OpenAI's and Anthropic's protocols, each installed on its own; needs Node 20 or newer too.
 clients: .venv/.installed-dev
@@ -37,6 +38,11 @@ SEEDS ?= 300
 FIRST ?= 0
 simulate: .venv/.installed-dev
 	.venv/bin/python -m tests.simulate $(SEEDS) $(FIRST)
+
+# A whole cluster under load while its parts are killed and frozen: MINUTES for each of SEEDS seeds from FIRST on.
+chaos: MINUTES ?= 5
+chaos: .venv/.installed-dev
+	.venv/bin/python -m tests.chaos $(FIRST) $(MINUTES) $(SEEDS)
 
 lint: .venv/.installed-dev
 	.venv/bin/ruff check .

@@ -1,4 +1,4 @@
-"""Steady traffic of streamed chat requests, each answer checked to the last token.
+"""Requests whose answers are checked to the last token, and steady traffic of them.
 
 For tests that break things while requests run: the engine is ``sim``, whose answers are known, so that what a
 client was sent can be compared with what the ledger says.
@@ -30,6 +30,8 @@ class Answer:
     finished: bool = False
     """The stream ended as it should: a finish reason, usage and ``[DONE]``."""
     error: str = ""
+    body: bytes = b""
+    """Of an answer that was not streamed."""
     started: float = 0.0
     """Monotonic seconds."""
     first_token: float | None = None
@@ -98,19 +100,47 @@ async def ask(
     leave_after: int | None = None,
 ) -> Answer:
     """One streamed chat request on a connection of its own; ``leave_after`` that many tokens the client goes away."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": max_tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    return await _exchange(f"{base_url}/chat/completions", key, body, timeout_s, leave_after)
+
+
+async def ask_whole(base_url: str, key: str, model: str, text: str, max_tokens: int, timeout_s: float = 60.0) -> Answer:
+    """One chat request, answered at once."""
+    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens}
+    return _read_whole(await _exchange(f"{base_url}/chat/completions", key, body, timeout_s), "prompt", "completion")
+
+
+async def ask_messages(
+    base_url: str, key: str, model: str, text: str, max_tokens: int, timeout_s: float = 60.0
+) -> Answer:
+    """One request in Anthropic's protocol, answered at once."""
+    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens}
+    return _read_whole(await _exchange(f"{base_url}/messages", key, body, timeout_s), "input", "output")
+
+
+def _read_whole(answer: Answer, asked: str, told: str) -> Answer:
+    """What an answer that is not streamed says of its tokens."""
+    if answer.status == 200 and answer.body and not answer.error:
+        usage = json.loads(answer.body)["usage"]
+        answer.prompt_tokens, answer.completion_tokens = usage[f"{asked}_tokens"], usage[f"{told}_tokens"]
+        answer.tokens, answer.finished = answer.completion_tokens, True
+    return answer
+
+
+async def _exchange(
+    address: str, key: str, content: dict[str, object], timeout_s: float, leave_after: int | None = None
+) -> Answer:
     answer = Answer(started=time.monotonic())
-    url = urlsplit(base_url)
-    body = json.dumps(
-        {
-            "model": model,
-            "messages": [{"role": "user", "content": text}],
-            "max_tokens": max_tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-    ).encode()
+    url = urlsplit(address)
+    body = json.dumps(content).encode()
     head = (
-        f"POST {url.path}/chat/completions HTTP/1.1\r\nhost: {url.netloc}\r\nauthorization: Bearer {key}\r\n"
+        f"POST {url.path} HTTP/1.1\r\nhost: {url.netloc}\r\nauthorization: Bearer {key}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
     )
     parts = _Parts(answer)
@@ -138,7 +168,9 @@ async def ask(
     answer.request_id = parts.headers.get("x-request-id", "")
     if not parts.done and not answer.error:
         answer.error = "the connection was closed before the answer ended"
-    if parts.body and not answer.error:
+    if parts.body and answer.status == 200:
+        answer.body = parts.body
+    elif parts.body and not answer.error:
         answer.error = parts.body.decode(errors="replace")[:500]
     answer.ended = time.monotonic()
     return answer
