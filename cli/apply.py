@@ -13,10 +13,10 @@ import msgspec
 import yaml
 
 from cli.cluster import Cluster, on_cluster, outcome_words
-from cli.declared import BadFile, Weights, read
+from cli.declared import BadFile, Kind, Weights, kinds_held, read
 from cli.failure import Failed
 from cli.library import IMPORT_S
-from cli.plan import Current, Step, document, plan, pruning, sections, unknown_policies
+from cli.plan import Current, Step, document, plan, pruning, sections, still_used, unknown_policies
 from libs.events.codec import encode
 from libs.events.questions import (
     ExamineAccounting,
@@ -65,19 +65,23 @@ class StepDone(msgspec.Struct, frozen=True, kw_only=True):
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--prune", is_flag=True, help="Also remove what no file declares; prices stay.")
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="Also remove what no file declares, of the kinds whose sections the files have; prices stay.",
+)
 @on_cluster
 async def apply(cluster: Cluster, files: tuple[str, ...], dry_run: bool, yes: bool, prune: bool) -> None:
     """Make models, policies, tenancy, prices and the library be as files declare them."""
-    items = read(texts(files))
+    read_texts = list(texts(files))
+    items = read(read_texts)
     now = await current(cluster)
-    policies = {item.name for item in items if item.kind == "policy"}
-    faults = unknown_policies(items, policies if prune else policies | {one.name for one in now.policies})
+    pruned = kinds_held(read_texts) if prune else set[Kind]()
+    policies = {one.name for one in items if one.kind == "policy"} | {one.name for one in now.policies}
+    steps = plan(items, now) + pruning(items, pruned, now)
+    faults = unknown_policies(items, policies) + still_used(steps, items, now)
     if faults:
         raise BadFile(faults)
-    steps = plan(items, now)
-    if prune:
-        steps += pruning(items, now)
     steps = await examined(cluster, steps)
     if not steps:
         cluster.out.one({"steps": []}, ["nothing to do: everything is as declared"])
@@ -130,6 +134,7 @@ async def current(cluster: Cluster) -> Current:
         projects=tenancy.projects,
         models=models.specs,
         prices=tenancy.prices,
+        keys=tuple(key for key in tenancy.keys if not key.revoked),
     )
 
 
@@ -149,9 +154,6 @@ async def examined(cluster: Cluster, steps: Iterable[Step]) -> list[Step]:
     for step, answer in zip(steps, await asyncio.gather(*map(look, range(len(steps)), steps)), strict=True):
         # What an earlier step adds is not there yet: about those fields the owner cannot know.
         problems = [one for one in answer.problems if field_of(one.path) not in step.awaits]
-        if step.action == "remove":
-            # An owner refuses to remove what is still used; earlier steps remove its users.
-            problems = []
         for problem in problems:
             field = field_of(problem.path)
             where = f"{step.item.place.at(field)}: " if step.item else ""

@@ -26,6 +26,16 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 """In the order they are applied: what stands later may refer to what stands earlier."""
 
 
+SECTIONS: dict[str, tuple[Kind, ...]] = {
+    "library": ("library",),
+    "policies": ("policy",),
+    "orgs": ("org", "team", "project"),
+    "models": ("model",),
+    "prices": ("price",),
+}
+"""Section of a file to the kinds of things it declares."""
+
+
 class Weights(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Weights the library should have."""
 
@@ -140,6 +150,18 @@ def read(texts: Iterable[tuple[str, str]], kind: type[Sections] = Sections) -> l
     if faults:
         raise BadFile(faults)
     return sorted(items, key=lambda item: KINDS.index(item.kind))
+
+
+def kinds_held(texts: Iterable[tuple[str, str]]) -> set[Kind]:
+    """The kinds whose section stands in one of these files, which ``read`` has found well-formed. An empty list is a
+    section too; a key with nothing after it is none.
+    """
+    held: set[Kind] = set()
+    for _, text in texts:
+        for document in yaml.safe_load_all(text):
+            for section, value in (document or {}).items():
+                held |= set(SECTIONS.get(section, ())) if value is not None else set()
+    return held
 
 
 def _documents(text: str) -> Iterator[tuple[yaml.Node, Callable[[yaml.Node], Any]]]:

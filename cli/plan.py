@@ -13,6 +13,7 @@ from libs.events import commands
 from libs.events.contract import Command
 from libs.events.model import ModelSpec
 from libs.events.policy import PolicySpec
+from libs.events.questions import KeyInfo
 from libs.events.tenancy import OrgSpec, Price, ProjectSpec, TeamSpec
 
 
@@ -28,6 +29,8 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
     projects: tuple[ProjectSpec, ...] = ()
     models: tuple[ModelSpec, ...] = ()
     prices: tuple[Price, ...] = ()
+    keys: tuple[KeyInfo, ...] = ()
+    """Those that are not revoked."""
 
     def specs(self) -> dict[tuple[Kind, str], Spec]:
         """By kind and name."""
@@ -88,18 +91,50 @@ def plan(items: Iterable[Item], current: Current) -> list[Step]:
     return steps
 
 
-def pruning(items: Iterable[Item], current: Current) -> list[Step]:
-    """What must be removed so that nothing is there which no file declares. Prices stay: they have no removal."""
+def pruning(items: Iterable[Item], kinds: Collection[Kind], current: Current) -> list[Step]:
+    """What must be removed so that nothing of these kinds is there which no file declares, users before what they use.
+
+    Prices stay: they have no removal.
+    """
     declared = {(item.kind, item.name) for item in items}
-    steps = []
+    steps: list[Step] = []
     there = current.specs()
     for kind, name in sorted(there, key=lambda one: (-KINDS.index(one[0]), one[1])):
-        if (kind, name) in declared:
+        if kind not in kinds or (kind, name) in declared:
             continue
+        # What stands below goes first: until then its owner still counts it.
+        below = any(one.name.startswith(f"{name}/") for one in steps if one.kind in ("team", "project"))
+        awaits = frozenset({kind}) if kind in ("org", "team") and below else frozenset[str]()
         for command in _removals(kind, name, current):
             changes = differences(there[kind, name], None)
-            steps.append(Step(action="remove", kind=kind, name=name, command=command, changes=changes))
+            steps.append(Step(action="remove", kind=kind, name=name, command=command, changes=changes, awaits=awaits))
     return steps
+
+
+def still_used(steps: Iterable[Step], items: Iterable[Item], current: Current) -> list[str]:
+    """Faults of removals whose object something names that stays, at another owner, which cannot know it."""
+    gone = {(step.kind, step.name) for step in steps if step.action == "remove"}
+    stays = {one: spec for one, spec in current.specs().items() if one not in gone}
+    stays |= {(item.kind, item.name): item.spec for item in items}
+    users = [(f"{kind} {name}", used) for (kind, name), spec in stays.items() for used in uses(spec)]
+    users += [(f"key {key.key_id}", ("policy", name)) for key in current.keys for name in key.allowance.policies]
+    return [
+        f"{used[0]} {used[1]} would be removed, and {user} still names it: declare it, or change what names it first"
+        for user, used in users
+        if used in gone
+    ]
+
+
+def uses(spec: Spec) -> set[tuple[Kind, str]]:
+    """What a declaration names that another owner keeps, and cannot be without."""
+    match spec:
+        case ModelSpec():
+            sources = [spec.source or "", *(adapter.source for adapter in spec.adapters)]
+            names = (one.removeprefix("library:").partition("@")[0] for one in sources if one.startswith("library:"))
+            return {("library", name) for name in names}
+        case OrgSpec() | TeamSpec() | ProjectSpec():
+            return {("policy", name) for name in spec.allowance.policies}
+    return set()
 
 
 def unknown_policies(items: Iterable[Item], known: Collection[str]) -> list[str]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import click
 
+from cli.apply import current
 from cli.cluster import Cluster, on_cluster
+from cli.failure import Failed
+from cli.plan import Step, still_used
 from libs.events.commands import RemovePolicy
 from libs.events.questions import ListPolicies, PoliciesAnswer
 
@@ -48,6 +51,10 @@ async def list_policies(cluster: Cluster) -> None:
 @click.argument("name")
 @on_cluster
 async def remove(cluster: Cluster, name: str) -> None:
-    """Remove a policy."""
-    outcome = await cluster.send(RemovePolicy(policy=name))
+    """Remove a policy that no allowance names."""
+    removal = Step(action="remove", kind="policy", name=name, command=RemovePolicy(policy=name))
+    faults = still_used([removal], [], await current(cluster))
+    if faults:
+        raise Failed("\n  ".join(faults))
+    outcome = await cluster.send(removal.command)
     cluster.out.one(outcome, [outcome.message or f"policy {name} is removed"])

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from libs.bus import connect
 from libs.bus.bus import BusSettings
@@ -266,3 +267,29 @@ def test_a_node_is_cordoned_and_takes_work_again(cluster: Cluster) -> None:
 
     cluster.text("node", "uncordon", "sim-2")
     assert state() == "ready"
+
+
+def test_apply_that_prunes_checks_everything_before_its_first_step(cluster: Cluster, tmp_path: Path) -> None:
+    declared = "orgs:\n  - name: pruned\n    teams:\n      - {name: t, projects: [{name: kept}, {name: idle}]}\n"
+    cluster.text("apply", "-f", "-", "--yes", stdin=declared)
+    key = cluster.json("key", "create", "pruned/t/kept", "--name", "k")["key_id"]
+    exported = yaml.safe_load(cluster.text("export"))
+    rest = yaml.safe_dump({"orgs": [org for org in exported["orgs"] if org["name"] != "pruned"]})
+    before = cluster.json("project", "list")
+
+    said = cluster.refused("apply", "-f", "-", "--prune", "--yes", stdin=rest)
+
+    assert f"project pruned/t/kept: project: project pruned/t/kept still has a key ({key}); revoke it first" in said
+    assert cluster.json("project", "list") == before
+    models = cluster.json("model", "list")
+
+    cluster.text("key", "revoke", key)
+    done = cluster.text("apply", "-f", "-", "--prune", "--yes", stdin=rest)
+
+    assert [line.partition(":")[0] for line in done.splitlines()] == [
+        "- project pruned/t/idle",
+        "- project pruned/t/kept",
+        "- team pruned/t",
+        "- org pruned",
+    ]
+    assert [one["model"] for one in cluster.json("model", "list")] == [one["model"] for one in models]

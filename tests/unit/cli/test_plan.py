@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
+import pytest
 import yaml
 
 from cli import fleet
 from cli.apply import plan_lines
-from cli.declared import Item, Weights, read
+from cli.declared import Item, Kind, Weights, kinds_held, read
 from cli.demo import demo_items
-from cli.plan import Change, Current, differences, document, plan, pruning, sections, unknown_policies
+from cli.plan import Change, Current, differences, document, plan, pruning, sections, still_used, unknown_policies
 from libs.events.budget import Budget
 from libs.events.commands import DefineModel, DefineTeam, ImportVersion, RemoveModel, RemoveVersion
 from libs.events.model import ModelSpec, Profile, Scaling
 from libs.events.policy import DenyRule, InputRules, PolicySpec, SecretsRule
+from libs.events.questions import KeyInfo
 from libs.events.tenancy import Allowance, OrgSpec, Price, ProjectSpec, TeamSpec
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -29,6 +31,7 @@ SECTION = {
     "model": "models",
     "price": "prices",
 }
+WHOLE = frozenset[Kind](get_args(Kind))
 MODEL = ModelSpec(name="tiny", source="library:w", profiles=(Profile(name="cpu", engine="sim", memory_mb=100),))
 
 
@@ -49,7 +52,7 @@ def test_nothing_is_planned_for_what_was_exported() -> None:
 
     assert len(items) == 10
     assert plan(items, EVERYTHING) == []
-    assert pruning(items, EVERYTHING) == []
+    assert pruning(items, WHOLE, EVERYTHING) == []
 
 
 def test_a_change_is_shown_with_before_and_after() -> None:
@@ -112,10 +115,10 @@ def test_what_no_file_declares_stays_unless_it_is_pruned() -> None:
     items = read([("f.yaml", "orgs:\n  - {name: acme, allowance: {rpm: 9}}\n")])
 
     assert plan(items, EVERYTHING) == []
-    commands = [step.command for step in pruning(items, EVERYTHING)]
+    commands = [step.command for step in pruning(items, WHOLE, EVERYTHING)]
 
     assert commands[0] == RemoveModel(model="tiny")
-    assert [(step.kind, step.name) for step in pruning(items, EVERYTHING)] == [
+    assert [(step.kind, step.name) for step in pruning(items, WHOLE, EVERYTHING)] == [
         ("model", "tiny"),
         ("project", "acme/web/shop"),
         ("team", "acme/ops"),
@@ -126,6 +129,55 @@ def test_what_no_file_declares_stays_unless_it_is_pruned() -> None:
         ("library", "w"),
     ]
     assert commands[-2:] == [RemoveVersion(name="w", version="v1"), RemoveVersion(name="w", version="v2")]
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("orgs:\n  - {name: acme}\n", {"project", "team", "org"}),
+        ("orgs: []\n", {"project", "team", "org"}),
+        ("models: []\n", {"model"}),
+        ("models:\n", set()),
+        ("---\nprices: []\n---\npolicies: []\n", {"policy"}),
+    ],
+)
+def test_pruning_touches_the_kinds_whose_section_a_file_has(text: str, kinds: set[str]) -> None:
+    texts = [("f.yaml", text)]
+
+    steps = pruning(read(texts), kinds_held(texts), EVERYTHING)
+
+    assert {step.kind for step in steps} == kinds
+
+
+def test_a_level_waits_for_what_is_removed_below_it() -> None:
+    steps = {(step.kind, step.name): step.awaits for step in pruning([], WHOLE, EVERYTHING)}
+
+    assert steps["team", "acme/web"] == {"team"}
+    assert steps["team", "acme/ops"] == frozenset()
+    assert steps["org", "acme"] == {"org"}
+    assert steps["project", "acme/web/shop"] == frozenset()
+
+
+def test_what_something_else_still_names_is_not_pruned() -> None:
+    watched = Allowance(policies=("watch",))
+    key = KeyInfo(key_id="k-1", shown="", name="", project="a/b/c", roles=(), allowance=watched, revoked=False)
+    there = msgspec.structs.replace(
+        EVERYTHING,
+        orgs=(OrgSpec(name="acme", allowance=watched),),
+        models=(msgspec.structs.replace(MODEL, source="library:w@v1"),),
+        keys=(key,),
+    )
+
+    def faults(kinds: set[Kind]) -> list[str]:
+        return [line.partition(":")[0] for line in still_used(pruning([], kinds, there), [], there)]
+
+    assert faults({"policy", "library"}) == [
+        "policy watch would be removed, and org acme still names it",
+        "policy watch would be removed, and project acme/web/shop still names it",
+        "library w would be removed, and model tiny still names it",
+        "policy watch would be removed, and key k-1 still names it",
+    ]
+    assert faults({"library", "model"}) == []
 
 
 def test_the_example_only_adds_to_the_demo() -> None:
