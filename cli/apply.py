@@ -121,7 +121,7 @@ async def current(cluster: Cluster) -> Current:
     """What the owners say there is. Raises Failed."""
     models, tenancy, policies, library = await asyncio.gather(
         cluster.ask(ListModels(), ModelsAnswer),
-        cluster.ask(ListTenancy(), TenancyAnswer),
+        cluster.ask_all(ListTenancy(of=("org", "team", "project", "price")), TenancyAnswer),
         cluster.ask(ListPolicies(), PoliciesAnswer),
         cluster.ask(ListLibrary(), LibraryAnswer),
     )

@@ -35,7 +35,7 @@ def price() -> None:
 @on_cluster
 async def list_prices(cluster: Cluster) -> None:
     """Every price."""
-    answer = await cluster.ask(ListTenancy(), TenancyAnswer)
+    answer = await cluster.ask_all(ListTenancy(of=("price",)), TenancyAnswer)
     # A cached price of 0 is none of its own: such tokens cost what others do.
     prices = [
         msgspec.structs.replace(one, cached_micros=one.cached_micros or one.prompt_micros) for one in answer.prices
@@ -75,17 +75,18 @@ async def usage(cluster: Cluster, by: str, since: datetime | None, until: dateti
         since=since.replace(tzinfo=UTC) if since else None,
         until=until.replace(tzinfo=UTC) if until else None,
     )
-    answer = await cluster.ask(question, UsageAnswer)
+    answer = await cluster.ask_all(question, UsageAnswer)
     columns = [(by.upper(), "name"), ("REQUESTS", "requests"), ("PROMPT", "prompt_tokens")]
     columns += [("CACHED", "cached_tokens"), ("COMPLETION", "completion_tokens"), ("COST MICROS", "cost_micros")]
-    cluster.out.rows(answer.rows, columns, "nothing has been used in that time")
+    rows = sorted(answer.rows, key=lambda row: (-row.cost_micros, -row.requests, row.name))
+    cluster.out.rows(rows, columns, "nothing has been used in that time")
 
 
 @click.command()
 @on_cluster
 async def budgets(cluster: Cluster) -> None:
     """Every budget and what is spent of it, in units of the cluster's currency."""
-    answer = await cluster.ask(ListBudgets(), BudgetsAnswer)
+    answer = await cluster.ask_all(ListBudgets(), BudgetsAnswer)
     rows = [
         BudgetLine(
             level=row.level,
@@ -96,7 +97,7 @@ async def budgets(cluster: Cluster) -> None:
             spent=money(row.spent_micros),
             left=money(max(0, row.amount_micros - row.spent_micros)),
         )
-        for row in answer.rows
+        for row in sorted(answer.rows, key=lambda row: row.spent_micros / row.amount_micros, reverse=True)
     ]
     columns = [("LEVEL", "level"), ("PERIOD", "period"), ("BUDGET", "budget"), ("SPENT", "spent"), ("LEFT", "left")]
     cluster.out.rows(rows, columns, "there is no budget: `llmgw project create ORG/TEAM/PROJECT --budget 25/month`")

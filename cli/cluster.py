@@ -8,10 +8,12 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from cli.failure import Failed
 from cli.home import Home, default
@@ -19,11 +21,16 @@ from cli.output import Output, json_option
 from libs.bus import AskFailed, Bus, BusAway, BusError, BusSettings, Unanswered, connect
 from libs.events.commands import Outcome
 from libs.events.contract import Command, Question
+from libs.events.questions import AskUsage, BudgetsAnswer, ListBudgets, ListTenancy, TenancyAnswer, UsageAnswer
 
 T = TypeVar("T")
+Paged = ListTenancy | ListBudgets | AskUsage
+P = TypeVar("P", TenancyAnswer, BudgetsAnswer, UsageAnswer)
 COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 CONNECT_S = 5.0
 ASK_S = 5.0
+PAGE_S = 20.0
+"""For a page of a long answer: sums over years of requests take their time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +48,16 @@ class Cluster:
             return await self.bus.ask(question, kind, timeout_s)
         except AskFailed as error:
             raise Failed(str(error)) from None
+
+    async def ask_all(self, question: Paged, kind: type[P], timeout_s: float = PAGE_S) -> P:
+        """Ask an owner for every page of an answer; all of them as one. Raises Failed."""
+        pages = [await self.ask(question, kind, timeout_s)]
+        while pages[-1].next:
+            further = msgspec.structs.replace(question, after=pages[-1].next)
+            pages.append(await self.ask(further, kind, timeout_s))
+        lists = [name for name in kind.__struct_fields__ if isinstance(getattr(pages[0], name), tuple)]
+        whole = {name: tuple(chain.from_iterable(getattr(page, name) for page in pages)) for name in lists}
+        return msgspec.structs.replace(pages[-1], **whole)
 
     async def send(self, command: Command, timeout_s: float = 30.0) -> Outcome:
         """Send a command; the outcome when it was done or changed nothing. Raises Failed when it was not."""

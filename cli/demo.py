@@ -59,7 +59,8 @@ async def declare(cluster: Cluster, keys: Keys, extra: Sequence[Item], with_mode
     """Add the demo to a cluster that does not have it: tenancy, keys, price and policy to a new one, the model where
     none is defined. What is there is never changed. ``extra``: declarations of a fleet file. Raises Failed.
     """
-    known = {key.key_id for key in (await cluster.ask(ListTenancy(), TenancyAnswer)).keys}
+    own = ListTenancy(of=("key",), key_ids=(keys.client.key_id, keys.admin.key_id))
+    known = {key.key_id for key in (await cluster.ask_all(own, TenancyAnswer)).keys}
     now = await current(cluster)
     items = list(extra)
     if keys.client.key_id not in known:

@@ -63,7 +63,7 @@ def key() -> None:
 @on_cluster
 async def list_keys(cluster: Cluster) -> None:
     """Every key, by the beginning it is known by."""
-    answer = await cluster.ask(ListTenancy(), TenancyAnswer)
+    answer = await cluster.ask_all(ListTenancy(of=("key",)), TenancyAnswer)
     columns = [("KEY", "key_id"), ("BEGINS", "shown"), ("NAME", "name"), ("PROJECT", "project"), ("ROLES", "roles")]
     columns += [("RPM", "allowance.rpm"), ("TPM", "allowance.tpm"), ("BUDGETS", "allowance.budgets")]
     columns += [("EXPIRES", "expires_at"), ("REVOKED", "revoked")]

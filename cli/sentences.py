@@ -362,6 +362,12 @@ def _key_revoked(e: tenancy.KeyRevoked) -> str:
     return f"key {e.key_id} revoked{_because(e.reason)}"
 
 
+@_says(tenancy.KeyForgotten)
+def _key_forgotten(e: tenancy.KeyForgotten) -> str:
+    what = f"key {e.key_ids[0]}" if len(e.key_ids) == 1 else f"{len(e.key_ids)} keys"
+    return f"{what} that ended long ago (kept until {e.day}) left the list"
+
+
 @_says(tenancy.PriceDefined)
 def _price_defined(e: tenancy.PriceDefined) -> str:
     what = "every other model" if e.model == "*" else e.model

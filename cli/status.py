@@ -31,7 +31,7 @@ from libs.events.questions import (
 from libs.events.views import ModelView, NodeView
 
 OWNERS: dict[str, tuple[Question, type]] = {
-    "accounting": (ListTenancy(), TenancyAnswer),
+    "accounting": (ListTenancy(of=("org",)), TenancyAnswer),
     "guard": (ListPolicies(), PoliciesAnswer),
     "mirror": (ListLibrary(), LibraryAnswer),
 }

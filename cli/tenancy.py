@@ -103,7 +103,7 @@ def org() -> None:
 @on_cluster
 async def list_orgs(cluster: Cluster) -> None:
     """Every organisation."""
-    answer = await cluster.ask(ListTenancy(), TenancyAnswer)
+    answer = await cluster.ask_all(ListTenancy(of=("org",)), TenancyAnswer)
     cluster.out.rows(answer.orgs, [("ORGANISATION", "name"), *ALLOWANCE_COLUMNS], "there is no organisation yet")
 
 
@@ -135,7 +135,7 @@ def team() -> None:
 @on_cluster
 async def list_teams(cluster: Cluster) -> None:
     """Every team."""
-    answer = await cluster.ask(ListTenancy(), TenancyAnswer)
+    answer = await cluster.ask_all(ListTenancy(of=("team",)), TenancyAnswer)
     columns = [("ORGANISATION", "org"), ("TEAM", "name"), *ALLOWANCE_COLUMNS]
     cluster.out.rows(answer.teams, columns, "there is no team yet")
 
@@ -171,7 +171,7 @@ def project() -> None:
 @on_cluster
 async def list_projects(cluster: Cluster) -> None:
     """Every project."""
-    answer = await cluster.ask(ListTenancy(), TenancyAnswer)
+    answer = await cluster.ask_all(ListTenancy(of=("project",)), TenancyAnswer)
     columns = [("ORGANISATION", "org"), ("TEAM", "team"), ("PROJECT", "name"), *ALLOWANCE_COLUMNS]
     cluster.out.rows(answer.projects, columns, "there is no project yet")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from .tasks import end
 from .transport import BusAway, Misconfigured, RawMessage, ReaderLost, Start, Transport
@@ -56,6 +57,19 @@ class Follower:
             return
         async with asyncio.timeout(timeout_s), self._moved:
             await self._moved.wait_for(lambda: self.position >= sequence)
+
+    async def listed(self, stalled_s: float = 15.0) -> None:
+        """Wait until everything that was there at the start has been handled, however much that is.
+
+        Raises TimeoutError when nothing came for ``stalled_s``.
+        """
+        while not self.caught_up.is_set():
+            before = self.position
+            with suppress(TimeoutError):
+                async with asyncio.timeout(stalled_s):
+                    await self.caught_up.wait()
+            if self.position == before and not self.caught_up.is_set():
+                raise TimeoutError(f"{self._stream} could not be read: nothing came for {stalled_s:g} s")
 
     async def stop(self) -> None:
         if self._task is not None:

@@ -13,7 +13,6 @@ from .transport import START_LAST, BusAway, BusError, Expectation, RawMessage, W
 from .view import GONE, RETRY_FOR_S, View
 
 V = TypeVar("V")
-LIST_FOR_S = 15.0
 
 
 class Overtaken(BusError):
@@ -39,7 +38,7 @@ class OwnedView(Generic[V]):
         return self._values
 
     async def take(self) -> None:
-        """Read all of it, as its writer from now on. Raises TimeoutError when the bus does not let it in 15 s."""
+        """Read all of it, as its writer from now on. Raises TimeoutError when nothing of it comes for 15 s."""
         values: dict[str, V] = {}
         revisions: dict[str, int] = {}
 
@@ -57,8 +56,7 @@ class OwnedView(Generic[V]):
             self._view.transport, f"KV_{self._view.bucket}", [f"$KV.{self._view.bucket}.>"], keep, START_LAST
         ).open()
         try:
-            async with asyncio.timeout(LIST_FOR_S):
-                await reading.caught_up.wait()
+            await reading.listed()
         finally:
             await reading.stop()
         self._values, self._revisions = values, revisions

@@ -61,7 +61,7 @@ class View(Generic[V]):
         return decode_as(self.kind, raw.payload)
 
     async def all(self) -> dict[str, V]:
-        """Everything in the bucket now."""
+        """Everything in the bucket now. Raises TimeoutError when nothing of it comes for 15 s."""
         found: dict[str, V] = {}
 
         async def keep(key: str, value: V | None) -> None:
@@ -72,8 +72,7 @@ class View(Generic[V]):
 
         watch = await self.watch(keep)
         try:
-            async with asyncio.timeout(15):
-                await watch.caught_up.wait()
+            await watch.listed()
         finally:
             await watch.stop()
         return found

@@ -96,8 +96,18 @@ class StateAnswer(Value, frozen=True, kw_only=True):
     """Why no model is wanted; None: the system serves."""
 
 
+Level = Literal["org", "team", "project", "key", "price"]
+
+
 @registered
-class ListTenancy(Question, frozen=True, kw_only=True, tag="ask.accounting.tenancy.v1"): ...
+class ListTenancy(Question, frozen=True, kw_only=True, tag="ask.accounting.tenancy.v1"):
+    """Who may use what, and what it costs, a page at a time."""
+
+    of: tuple[Level, ...] = ("org", "team", "project", "key", "price")
+    key_ids: tuple[str, ...] = ()
+    """Of the keys only these; none: every key."""
+    after: str = ""
+    """What the page before this one said comes ``next``."""
 
 
 class KeyInfo(Value, frozen=True, kw_only=True):
@@ -117,6 +127,8 @@ class TenancyAnswer(Value, frozen=True, kw_only=True):
     projects: tuple[ProjectSpec, ...] = ()
     keys: tuple[KeyInfo, ...] = ()
     prices: tuple[Price, ...] = ()
+    next: str = ""
+    """What to ask for what comes after this page; empty: nothing does."""
 
 
 @registered
@@ -125,6 +137,8 @@ class AskUsage(Question, frozen=True, kw_only=True, tag="ask.accounting.usage.v1
     """``org``, ``team``, ``project``, ``key`` or ``model``."""
     since: datetime | None = None
     until: datetime | None = None
+    after: str = ""
+    """What the page before this one said comes ``next``."""
 
 
 class UsageRow(Value, frozen=True, kw_only=True):
@@ -138,13 +152,19 @@ class UsageRow(Value, frozen=True, kw_only=True):
 
 class UsageAnswer(Value, frozen=True, kw_only=True):
     rows: tuple[UsageRow, ...]
+    """By name."""
     counted_until: dict[str, int] = {}
     """Gateway id to its watermark."""
+    next: str = ""
+    """What to ask for what comes after this page; empty: nothing does."""
 
 
 @registered
 class ListBudgets(Question, frozen=True, kw_only=True, tag="ask.accounting.budgets.v1"):
-    """Every budget, and what is spent of it."""
+    """Every budget, and what is spent of it, a page at a time."""
+
+    after: str = ""
+    """What the page before this one said comes ``next``."""
 
 
 class BudgetRow(Value, frozen=True, kw_only=True):
@@ -159,7 +179,9 @@ class BudgetRow(Value, frozen=True, kw_only=True):
 
 class BudgetsAnswer(Value, frozen=True, kw_only=True):
     rows: tuple[BudgetRow, ...]
-    """Those of which most is spent come first."""
+    """From organisations down to keys."""
+    next: str = ""
+    """What to ask for what comes after this page; empty: nothing does."""
 
 
 @registered

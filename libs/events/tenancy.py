@@ -118,6 +118,17 @@ class KeyRevoked(Event, frozen=True, kw_only=True, tag="key.revoked.v1"):
     reason: str = ""
 
 
+@registered
+class KeyForgotten(Event, frozen=True, kw_only=True, tag="key.forgotten.v1"):
+    """Keys that were of no use for so long that nothing asked with them can still come: what is kept of them is in
+    the ledger and in this log."""
+
+    ids = ("day",)
+    day: str
+    """The UTC day they were kept until: ``2026-11-29``."""
+    key_ids: tuple[str, ...]
+
+
 PER = 1000
 """Prices are micro-units for so many tokens."""
 

@@ -7,12 +7,13 @@ import logging
 from collections.abc import Coroutine
 
 from libs.bus import Authority, Bus, OwnedView, Snapshot
+from libs.events import Event
 from libs.events.questions import AskUsage, ExamineAccounting, ListBudgets, ListTenancy
 from libs.events.views import KeyView, PriceView, Spend
 
 from . import core
 from .adapters.postgres import Ledger
-from .core.decide import decide
+from .core.decide import decide, react
 from .core.state import OWNS, SUBJECTS, State, evolve
 from .handlers import Answers
 from .ledger import LedgerWriter
@@ -30,15 +31,18 @@ class Accounting:
         self._ledger = Ledger(settings.dsn())
         self._keys = Keys(OwnedView(bus.view("keys", KeyView)))
         self._price_list = PriceList(OwnedView(bus.view("prices", PriceView)))
-        self._spend = SpendPublisher(OwnedView(bus.view("spend", Spend)))
+        self._spend = SpendPublisher(
+            OwnedView(bus.view("spend", Spend)), lambda account: self.authority.state.charges(account)
+        )
         self.authority: Authority[State] = Authority(
             bus,
             "accounting",
             settings.instance,
             subjects=SUBJECTS,
             initial=State(),
-            evolve=evolve,
+            evolve=self._fold,
             decide=decide,
+            react=react,
             on_change=self._refresh,
             on_known=self._open,
             owns=("accounting", *OWNS),
@@ -68,9 +72,15 @@ class Accounting:
             },
         )
 
+    def _fold(self, state: State, event: Event, position: int) -> State:
+        self._keys.note(state, event)
+        self._price_list.note(event)
+        self._spend.note(event)
+        return evolve(state, event, position)
+
     async def _refresh(self, state: State, position: int) -> None:
         await self._keys.refresh(state, position)
-        await self._price_list.refresh(state, position)
+        await self._price_list.refresh(state)
 
     async def _for_ever(self, name: str, work: Coroutine[None, None, None]) -> None:
         try:

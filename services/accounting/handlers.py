@@ -12,7 +12,6 @@ from libs.events.questions import (
     BudgetsAnswer,
     ExamineAccounting,
     Examined,
-    KeyInfo,
     ListBudgets,
     ListTenancy,
     TenancyAnswer,
@@ -21,9 +20,11 @@ from libs.events.questions import (
 from libs.events.refusal import Refused
 
 from .adapters.postgres import NAMES, Ledger, PostgresAway
-from .core.effective import every_budget
-from .core.prices import newest
+from .core.pages import Place, budgets_page, tenancy_page
 from .core.state import State
+
+MOST_ROWS = 5_000
+"""Of an answer: with the longest names it stays below what the bus takes."""
 
 
 class Answers:
@@ -36,33 +37,14 @@ class Answers:
     async def examine(self, question: ExamineAccounting) -> Examined:
         return self._authority.examine(question)
 
-    async def tenancy(self, _question: ListTenancy) -> TenancyAnswer:
-        state = self._authority.state
-        return TenancyAnswer(
-            orgs=tuple(state.orgs[name] for name in sorted(state.orgs)),
-            teams=tuple(state.teams[name] for name in sorted(state.teams)),
-            projects=tuple(state.projects[name] for name in sorted(state.projects)),
-            keys=tuple(
-                KeyInfo(
-                    key_id=key.key_id,
-                    shown=key.shown,
-                    name=key.name,
-                    project=key.project,
-                    roles=key.roles,
-                    allowance=key.allowance,
-                    expires_at=key.expires_at,
-                    revoked=key.revoked,
-                )
-                for key in state.keys.values()
-            ),
-            prices=tuple(newest(state.prices)),
-        )
+    async def tenancy(self, question: ListTenancy) -> TenancyAnswer:
+        return tenancy_page(self._authority.state, question.of, question.key_ids, _place(question.after))
 
-    async def budgets(self, _question: ListBudgets) -> BudgetsAnswer:
+    async def budgets(self, question: ListBudgets) -> BudgetsAnswer:
         now = datetime.now(UTC)
-        budgets = every_budget(self._authority.state)
+        budgets, following = budgets_page(self._authority.state, _place(question.after), MOST_ROWS)
         try:
-            spend = await self._ledger.spend(now, {budget.account for budget in budgets})
+            spend = await self._ledger.spend(now, {budget.account for budget in budgets}) if budgets else ()
         except PostgresAway as why:
             raise Refused.one("", f"the ledger cannot be read, PostgreSQL is away ({why}); ask again") from None
         spent = {one.key_id: one.spent_micros for one in spend}
@@ -77,8 +59,7 @@ class Answers:
                     spent_micros=spent.get(budget.account, {}).get(period, 0),
                 )
             )
-        rows.sort(key=lambda row: row.spent_micros / row.amount_micros, reverse=True)
-        return BudgetsAnswer(rows=tuple(rows))
+        return BudgetsAnswer(rows=tuple(rows), next=following)
 
     async def usage(self, question: AskUsage) -> UsageAnswer:
         if question.by not in NAMES:
@@ -89,10 +70,19 @@ class Answers:
         try:
             # Read before the rows: what they hold is then never less than the watermarks say.
             counted_until = await self._ledger.watermarks()
-            rows = await self._ledger.usage(question.by, since, until)
+            rows = await self._ledger.usage(question.by, since, until, question.after, MOST_ROWS)
         except PostgresAway as why:
             raise Refused.one("", f"the ledger cannot be read, PostgreSQL is away ({why}); ask again") from None
-        return UsageAnswer(rows=tuple(rows), counted_until=counted_until)
+        following = rows[-1].name if len(rows) == MOST_ROWS else ""
+        return UsageAnswer(rows=tuple(rows), counted_until=counted_until, next=following)
+
+
+def _place(after: str) -> Place | None:
+    """Raises Refused."""
+    place = Place.of(after)
+    if after and place is None:
+        raise Refused.one("after", f"{after!r} is not where a page ends: say what the page before this one calls next")
+    return place
 
 
 def _utc(at: datetime | None) -> datetime | None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -19,6 +20,7 @@ from .adapters.postgres import Committed, Entry, Ledger, PostgresAway, PostgresR
 from .core.order import Order
 from .core.prices import Prices
 from .core.rows import BadFact, RequestRow, VerdictRow, request_rows, verdict_rows
+from .core.spending import ended_at
 from .projections import SpendPublisher
 
 log = logging.getLogger("llmgw.accounting")
@@ -30,6 +32,11 @@ LOOK_EVERY_S = 0.25
 """How soon a new leader begins, and an old one stops."""
 ASK_EVERY_S = 2.0
 """How often PostgreSQL is asked whether it is there."""
+
+DROP_EVERY_S = 3600.0
+"""How often sums of periods that ended long ago are dropped."""
+DROPPED_AT_ONCE = 5_000
+"""Sums dropped in one transaction: whoever commits waits for it."""
 
 ROWS = Counter("llmgw_ledger_requests_total", "Requests taken from the stream, by what became of them.", ["outcome"])
 COMMIT_SECONDS = Histogram(
@@ -63,8 +70,9 @@ class LedgerWriter:
         self._worker: Worker | None = None
         self._asked = 0.0
         self._order = Order(0, 0)
-        self._withheld = False
-        """Something in the ledger is not published yet, as something before it is missing."""
+        self._withheld = True
+        """Something in the ledger is not published yet: nobody looked, or something before it is missing."""
+        self._drop_at = 0.0
         self._entering = asyncio.Lock()
         self.away = "PostgreSQL was not reached yet"
         """Why nothing can be written; empty: it can."""
@@ -81,57 +89,81 @@ class LedgerWriter:
     async def _look(self) -> None:
         if self._worker is not None and not self._leading():
             await self._stop()
-        if self._withheld and self._worker is not None:
-            await self._look_for_missing()
-        if time.monotonic() - self._asked < ASK_EVERY_S and not (self._leading() and self._worker is None):
-            return
+        if time.monotonic() - self._asked >= ASK_EVERY_S or (self._leading() and self._worker is None):
+            await self._ask()
+        if self._worker is not None and not self.away:
+            try:
+                await self._publish()
+                await self._drop_ended()
+            except (BusAway, PostgresAway, TimeoutError) as why:
+                log.info("spend waits: %s", why)
+
+    async def _ask(self) -> None:
         self._asked = time.monotonic()
         try:
             await self._ledger.ping()
             self._is_there()
-            if self._leading():
-                await self._begin()
+            if self._leading() and self._worker is None:
+                progress = await self._bus.progress(DURABLE)
+                self._order = Order(progress.done, progress.handed_out)
+                self._worker = await self._bus.work(DURABLE, self.write, batch=MESSAGES)
+                log.info("the ledger is written here")
         except PostgresAway as why:
             self._is_away(why)
         except (BusAway, TimeoutError) as why:
             log.info("the ledger is not written yet: %s", why)
 
-    async def _begin(self) -> None:
-        begins = self._worker is None
-        if begins or self._spend.overtaken:
-            await self._spend.take()
+    async def _publish(self) -> None:
+        """Have the bucket say what the ledger says, where commits do not see to it themselves.
+
+        Raises BusAway, PostgresAway, TimeoutError.
+        """
+        if not self._spend.taken:
             self._withheld = True
-        if begins:
-            progress = await self._bus.progress(DURABLE)
-            self._order = Order(progress.done, progress.handed_out)
-        if self._withheld and self._order.complete:
+            await self._spend.take()
+        if not self._withheld and not self._spend.new:
+            return
+        progress = await self._bus.progress(DURABLE)
+        async with AsyncExitStack() as reading:
             async with self._entering:
-                await self._publish_all()
-        if begins:
-            self._worker = await self._bus.work(DURABLE, self.write, batch=MESSAGES)
-            log.info("the ledger is written here")
-
-    async def _look_for_missing(self) -> None:
-        """What is missing may have been dealt with elsewhere, or be parked: the stream knows."""
-        try:
-            progress = await self._bus.progress(DURABLE)
-            async with self._entering:
+                # What is missing may have been dealt with elsewhere, or be parked: the stream knows.
                 self._order = self._order.at_least(progress.done)
-                if self._order.complete:
-                    await self._publish_all()
-        except (BusAway, PostgresAway, TimeoutError) as why:
-            log.info("spend waits: %s", why)
+                if not self._order.complete:
+                    return
+                now = datetime.now(UTC)
+                if not self._withheld:
+                    new = set(self._spend.new)
+                    self._spend.add(await self._ledger.spend(now, new), now)
+                    self._spend.new -= new
+                    return
+                await self._ledger.settle()
+                whole = await reading.enter_async_context(self._ledger.whole(now))
+                # Commits from here on are not in what is read, and publish their own.
+                self._withheld = False
+                self._spend.new = set()
+            try:
+                async with aclosing(whole.rising(self._spend.counted)) as parts:
+                    async for sums in parts:
+                        if not self._leading():
+                            return
+                        self._spend.add(sums, now)
+            except BaseException:
+                self._withheld = True
+                raise
 
-    async def _publish_all(self) -> None:
-        await self._ledger.settle()
-        self._spend.add(await self._ledger.spend(datetime.now(UTC)))
-        self._withheld = False
+    async def _drop_ended(self) -> None:
+        if time.monotonic() < self._drop_at:
+            return
+        dropped = await self._ledger.drop(ended_at(datetime.now(UTC)), DROPPED_AT_ONCE)
+        if dropped < DROPPED_AT_ONCE:
+            self._drop_at = time.monotonic() + DROP_EVERY_S
 
     async def _stop(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
             await worker.stop()
         self._spend.forget()
+        self._withheld = True
 
     async def write(self, deliveries: list[Delivery]) -> None:
         """One batch, in one transaction. Returns when it is in the ledger, whether by this call or an earlier one."""
@@ -148,24 +180,24 @@ class LedgerWriter:
             raise Again("another instance writes the ledger")
         async with self._entering:
             order = self._order.after(sequences)
+            now = datetime.now(UTC)
             try:
                 started = time.monotonic()
-                committed = await self._ledger.commit(replace(entry, complete=order.complete), datetime.now(UTC))
-                COMMIT_SECONDS.observe(time.monotonic() - started)
-                self._order = order
-                self._is_there()
-                self._count(entry, committed)
-                if not order.complete:
-                    self._withheld = True
-                elif self._withheld:
-                    await self._publish_all()
-                else:
-                    self._spend.add(committed.spend)
+                committed = await self._ledger.commit(replace(entry, complete=order.complete), now)
             except PostgresRefused as why:
                 raise Park(f"PostgreSQL does not take it: {why}") from None
             except PostgresAway as why:
                 self._is_away(why)
                 return False
+            # It is in the ledger: nothing that fails from here on may have it entered again.
+            COMMIT_SECONDS.observe(time.monotonic() - started)
+            self._order = order
+            self._is_there()
+            self._count(entry, committed)
+            if not order.complete:
+                self._withheld = True
+            elif not self._withheld:
+                self._spend.add(committed.spend, now)
         return True
 
     def _entry(self, deliveries: list[Delivery]) -> Entry:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -77,10 +77,19 @@ FROM unnest($1::text[], $2::bigint[]) AS entered (gateway_id, position) WHERE g.
 _SETTLE = "UPDATE llmgw.gateway SET watermark = ahead WHERE watermark < ahead"
 
 _SPEND = f"SELECT {', '.join(Sum._fields)} FROM llmgw.spend WHERE period = ANY($1)"
+_SPEND_OF = f"{_SPEND} AND account = ANY($2)"
 _TOUCHED = (
     "SELECT account FROM (SELECT DISTINCT key_id, project FROM incoming_request) AS paths,"
     " llmgw.accounts(key_id, project) AS account"
 )
+
+
+_EVERY_ACCOUNT = "SELECT account, requests FROM llmgw.spend WHERE period = 'total'"
+_DROP_ENDED = """
+DELETE FROM llmgw.spend WHERE ctid = ANY(ARRAY(SELECT ctid FROM llmgw.spend WHERE period = ANY($1) LIMIT $2))
+"""
+ACCOUNTS = 2_000
+"""Accounts looked at at a time where every one is."""
 
 
 class PostgresAway(Exception):
@@ -126,6 +135,27 @@ def _mapped() -> Iterator[None]:
         raise PostgresAway(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error
     except schema.MigrationProblem as error:
         raise PostgresAway(str(error)) from error
+
+
+class Whole:
+    """Every account's sums at one moment."""
+
+    def __init__(self, connection: Any, at: datetime, watermarks: Mapping[str, int]) -> None:
+        self._connection = connection
+        self._at = at
+        self._watermarks = watermarks
+
+    async def rising(self, counted: Callable[[str], int]) -> AsyncGenerator[list[Spend], None]:
+        """What is to be said of the accounts with more requests than ``counted`` knows of, some at a time.
+
+        Raises PostgresAway.
+        """
+        with _mapped():
+            cursor = await self._connection.cursor(_EVERY_ACCOUNT)
+            while rows := await cursor.fetch(ACCOUNTS):
+                accounts = [account for account, requests in rows if requests > counted(account)]
+                sums = await self._connection.fetch(_SPEND_OF, periods_at(self._at), accounts) if accounts else ()
+                yield published((Sum(*row) for row in sums), self._at, self._watermarks)
 
 
 class Ledger:
@@ -198,16 +228,35 @@ class Ledger:
             with _mapped(), self._trusted_no_more():
                 await self._writer.execute(_SETTLE)
 
-    async def spend(self, at: datetime, accounts: Collection[str] | None = None) -> list[Spend]:
-        """What is to be said of accounts, or of every one, at a time."""
-        async with self._reading() as connection:
-            if accounts is None:
-                return await _read_spend(connection, _SPEND, at)
-            return await _read_spend(connection, f"{_SPEND} AND account = ANY($2)", at, list(accounts))
+    async def drop(self, periods: Collection[str], most: int) -> int:
+        """Drop sums of some periods, of ``most`` accounts at most; how many it were. Requests stay as they are."""
+        async with self._writing:
+            await self._open()
+            with _mapped(), self._trusted_no_more():
+                done = await self._writer.execute(_DROP_ENDED, list(periods), most)
+                return int(done.rpartition(" ")[2])
 
-    async def usage(self, by: str, since: datetime | None, until: datetime | None) -> list[UsageRow]:
-        """Sums of the requests that closed from ``since`` up to before ``until``, by one of NAMES; dearest first."""
-        conditions, arguments = ["true"], []
+    async def spend(self, at: datetime, accounts: Collection[str]) -> list[Spend]:
+        """What is to be said of accounts at a time."""
+        async with self._reading() as connection:
+            return await _read_spend(connection, _SPEND_OF, at, list(accounts))
+
+    @asynccontextmanager
+    async def whole(self, at: datetime) -> AsyncIterator[Whole]:
+        """The sums of every account as they are now, to be read while the ledger goes on."""
+        async with (
+            self._reading() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            yield Whole(connection, at, await _read_watermarks(connection))
+
+    async def usage(
+        self, by: str, since: datetime | None, until: datetime | None, after: str, most: int
+    ) -> list[UsageRow]:
+        """Sums of the requests that closed from ``since`` up to before ``until``, by one of NAMES: the first ``most``
+        names after ``after``."""
+        arguments: list[Any] = [after, most]
+        conditions = [f"{NAMES[by]} > $1"] if after else ["$1 = ''"]
         if since is not None:
             arguments.append(since)
             conditions.append(f"closed_at >= ${len(arguments)}")
@@ -219,7 +268,7 @@ class Ledger:
             f"SELECT {NAMES[by]} AS name, count(*) AS requests, sum(prompt_tokens) AS prompt_tokens,"
             " sum(cached_tokens) AS cached_tokens, sum(completion_tokens) AS completion_tokens,"
             " sum(cost_micros)::bigint AS cost_micros FROM llmgw.request"
-            f" WHERE {' AND '.join(conditions)} GROUP BY 1 ORDER BY sum(cost_micros) DESC, count(*) DESC, 1"
+            f" WHERE {' AND '.join(conditions)} GROUP BY 1 ORDER BY 1 LIMIT $2"
         )
         async with self._reading() as connection:
             return [UsageRow(**row) for row in await connection.fetch(query, *arguments)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
+import heapq
 import re
 from collections.abc import Collection
-from datetime import datetime
+from datetime import UTC, datetime
+
+import msgspec
 
 from libs.events import Command, Event
 from libs.events.commands import (
@@ -21,11 +23,12 @@ from libs.events.commands import (
     RemoveTeam,
     RevokeKey,
 )
-from libs.events.refusal import Refused
+from libs.events.refusal import Refused, instead_of, some
 from libs.events.tenancy import (
     Allowance,
     KeyChanged,
     KeyCreated,
+    KeyForgotten,
     KeyRevoked,
     OrgDefined,
     OrgRemoved,
@@ -73,7 +76,7 @@ def decide(state: State, command: Command, command_id: str, now: datetime) -> Ev
             return _define_project(state, command, now)
         case RemoveProject():
             _refuse(_known("project", "project", command.project, state.projects))
-            keys = [key.key_id for key in state.keys.values() if key.project == command.project and not key.revoked]
+            keys = state.members.get(command.project, set())
             _refuse(_childless("project", f"project {command.project}", "key", keys))
             return ProjectRemoved(at=now, project=command.project)
         case CreateKey():
@@ -89,6 +92,19 @@ def decide(state: State, command: Command, command_id: str, now: datetime) -> Ev
             return _define_price(state, command, now)
         case _:
             raise Refused.one("", f"{type(command).__name__} is not a command accounting knows")
+
+
+AT_ONCE = 1000
+"""Keys forgotten by one event at most."""
+
+
+def react(state: State, now: datetime) -> list[tuple[str, Event]]:
+    """What is due without a command, as (cause, event): forgetting keys that were kept long enough."""
+    day = min(state.leaving, default="")
+    if not day or day >= now.astimezone(UTC).date().isoformat():
+        return []
+    key_ids = tuple(heapq.nsmallest(AT_ONCE, state.leaving[day]))
+    return [(f"accounting:forget:{day}:{key_ids[0]}", KeyForgotten(at=now, day=day, key_ids=key_ids))]
 
 
 def _define_org(state: State, command: DefineOrg, now: datetime) -> Event | None:
@@ -133,7 +149,8 @@ def _create_key(state: State, command: CreateKey, now: datetime) -> Event | None
         allowance=command.allowance,
         expires_at=command.expires_at,
     )
-    if state.keys.get(command.key_id) == wanted:
+    known = state.keys.get(command.key_id)
+    if known is not None and msgspec.structs.replace(known, created=0, leaves="") == wanted:
         return None
     found: list[Problem] = []
     if not KEY_ID.match(command.key_id):
@@ -242,23 +259,16 @@ def _named(path: str, name: str) -> list[Problem]:
 def _known(path: str, what: str, name: str, names: Collection[str]) -> list[Problem]:
     if name in names:
         return []
-    near = difflib.get_close_matches(name, names, n=1)
-    there = f"there is {_some(names)}" if names else "none is defined yet"
-    advice = f"is {near[0]!r} meant?" if near else there
-    return [_problem(path, f"there is no {what} {name!r}; {advice}")]
+    return [_problem(path, f"there is no {what} {name!r}; {instead_of(name, names)}")]
 
 
 def _under(parent: str, paths: Collection[str]) -> list[str]:
     return [path for path in paths if path.rpartition("/")[0] == parent]
 
 
-def _childless(path: str, what: str, kind: str, children: list[str]) -> list[Problem]:
+def _childless(path: str, what: str, kind: str, children: Collection[str]) -> list[Problem]:
     if not children:
         return []
     action = "revoke" if kind == "key" else "remove"
     number, those = (f"a {kind}", "it") if len(children) == 1 else (f"{len(children)} {kind}s", "them")
-    return [_problem(path, f"{what} still has {number} ({_some(children)}); {action} {those} first")]
-
-
-def _some(names: Collection[str]) -> str:
-    return ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")
+    return [_problem(path, f"{what} still has {number} ({some(children)}); {action} {those} first")]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from libs.events.budget import LevelBudget
 from libs.events.views import KeyView
 
-from .narrowing import EVERYTHING, Effective, narrow, of_level
+from .narrowing import EVERYTHING, Effective, narrow
 from .state import Key, State
 
 NOTHING = Effective(models=())
@@ -29,20 +28,6 @@ def of_project(state: State, project: str) -> Effective:
     if spec is None:
         return NOTHING
     return narrow(of_team(state, f"{spec.org}/{spec.team}"), spec.allowance, f"project {project}", project)
-
-
-def every_budget(state: State) -> list[LevelBudget]:
-    """Those of every level and of every key that can be used."""
-    found: list[LevelBudget] = []
-    levels = [
-        *((f"{org}/*", spec.allowance) for org, spec in state.orgs.items()),
-        *((f"{team}/*", spec.allowance) for team, spec in state.teams.items()),
-        *((project, spec.allowance) for project, spec in state.projects.items()),
-        *((key.key_id, key.allowance) for key in state.keys.values() if not key.revoked),
-    ]
-    for account, allowance in levels:
-        found += of_level(account, allowance)
-    return found
 
 
 def key_view(key: Key, project: Effective, position: int) -> KeyView:

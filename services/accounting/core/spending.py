@@ -13,6 +13,12 @@ CLOCKS_APART = timedelta(hours=1)
 """Periods that held so long ago, or will so soon, are published too: a gateway's clock may be in one of them."""
 
 
+KEPT_DAYS = 35
+"""Sums of a period are kept so long after it ended: requests of it come no later. What they were made of stays."""
+ENDED_DAYS = 10 * 366
+"""So far back ended periods are looked for."""
+
+
 class Sum(NamedTuple):
     """One row of ``llmgw.spend``: an account in a period."""
 
@@ -28,6 +34,13 @@ def periods_at(at: datetime) -> list[str]:
     """The names of the periods that hold at a time, or nearly."""
     moments = (at - CLOCKS_APART, at, at + CLOCKS_APART)
     return sorted({period_name(period, moment) for period in PERIODS for moment in moments})
+
+
+def ended_at(at: datetime) -> list[str]:
+    """The names of the periods that ended so long before a time that nobody asks for their sums any more."""
+    days = [at - timedelta(days=number) for number in range(KEPT_DAYS, KEPT_DAYS + ENDED_DAYS)]
+    kept = {period_name(period, at - timedelta(days=number)) for period in PERIODS for number in range(KEPT_DAYS)}
+    return sorted({period_name(period, day) for period in PERIODS for day in days} - kept)
 
 
 def published(sums: Iterable[Sum], at: datetime, watermarks: Mapping[str, int]) -> list[Spend]:
@@ -53,6 +66,11 @@ def published(sums: Iterable[Sum], at: datetime, watermarks: Mapping[str, int]) 
             )
         )
     return found
+
+
+def holds(spend: Spend, at: datetime) -> bool:
+    """Whether what was said of an account speaks of a period that holds at a time, beside ``total``."""
+    return not spend.spent_micros.keys().isdisjoint(set(periods_at(at)) - {"total"})
 
 
 def period_of(at: datetime) -> str:

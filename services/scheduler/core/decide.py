@@ -41,7 +41,7 @@ from libs.events.model import (
     ModelWoken,
 )
 from libs.events.node import NodeCordoned, NodeDrained, NodeLent, NodeReclaimed, NodeUncordoned
-from libs.events.refusal import Refused
+from libs.events.refusal import FEW, Refused
 from libs.events.system import RackCapped, SystemStarted, SystemStopped
 
 from . import errands
@@ -62,7 +62,7 @@ def decide(state: State, command: Command, command_id: str, now: datetime) -> Ev
 
 def _known(kind: str, name: str, names: Iterable[str]) -> str:
     all_names = sorted(names)
-    near = difflib.get_close_matches(name, all_names, n=1)
+    near = difflib.get_close_matches(name, all_names, n=1) if len(all_names) <= FEW else []
     if near:
         return f"there is no {kind} {name!r}: did you mean {near[0]!r}?"
     shown = ", ".join(all_names[:20]) + (" …" if len(all_names) > 20 else "")

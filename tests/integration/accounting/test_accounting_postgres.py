@@ -10,9 +10,10 @@ import asyncpg
 import pytest
 
 from libs.testing.ledger import inconsistencies, rows
-from services.accounting.adapters import schema
+from services.accounting.adapters import postgres, schema
 from services.accounting.adapters.postgres import Entry, Ledger, PostgresAway, PostgresRefused
 from services.accounting.core.rows import RequestRow, VerdictRow
+from services.accounting.core.spending import ended_at
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 
@@ -129,33 +130,68 @@ async def test_verdicts_enter_once(ledger: Ledger, postgres_dsn: str) -> None:
 
 async def test_usage_by_every_level_and_within_times(ledger: Ledger) -> None:
     await ledger.commit(Entry([row(1), row(2, model="big"), row(3, at=NOON + timedelta(hours=1))]), NOON)
-    by_project = await ledger.usage("project", None, None)
+    by_project = await ledger.usage("project", None, None, "", 100)
     assert [
         (r.name, r.requests, r.prompt_tokens, r.cached_tokens, r.completion_tokens, r.cost_micros) for r in by_project
     ] == [
-        ("acme/research/chat", 2, 20, 8, 4, 200),
         ("acme/research/batch", 1, 10, 4, 2, 100),
+        ("acme/research/chat", 2, 20, 8, 4, 200),
     ]
-    assert {r.name for r in await ledger.usage("model", None, None)} == {"small", "big"}
-    assert {r.name for r in await ledger.usage("key", None, None)} == {"k-0", "k-1"}
-    assert [(r.name, r.requests) for r in await ledger.usage("org", None, None)] == [("acme", 3)]
-    assert [(r.name, r.requests) for r in await ledger.usage("team", None, None)] == [("acme/research", 3)]
+    assert [r.name for r in await ledger.usage("project", None, None, "acme/research/batch", 100)] == [
+        "acme/research/chat"
+    ]
+    assert [r.name for r in await ledger.usage("project", None, None, "", 1)] == ["acme/research/batch"]
+    assert {r.name for r in await ledger.usage("model", None, None, "", 100)} == {"small", "big"}
+    assert {r.name for r in await ledger.usage("key", None, None, "", 100)} == {"k-0", "k-1"}
+    assert [(r.name, r.requests) for r in await ledger.usage("org", None, None, "", 100)] == [("acme", 3)]
+    assert [(r.name, r.requests) for r in await ledger.usage("team", None, None, "", 100)] == [("acme/research", 3)]
     closed = NOON + timedelta(seconds=1)
-    assert [r.requests for r in await ledger.usage("org", closed, closed + timedelta(microseconds=1))] == [2]
-    assert await ledger.usage("org", None, closed) == [], "up to before"
+    assert [r.requests for r in await ledger.usage("org", closed, closed + timedelta(microseconds=1), "", 100)] == [2]
+    assert await ledger.usage("org", None, closed, "", 100) == [], "up to before"
 
 
 async def test_spend_is_told_of_the_periods_that_hold(ledger: Ledger) -> None:
     await ledger.commit(Entry([row(1), row(3, at=NOON - timedelta(days=60))], (), {"gw-1": 7}), NOON)
-    told = {spend.key_id: spend for spend in await ledger.spend(NOON)}
+    told = {spend.key_id: spend for spend in await ledger.spend(NOON, ["k-1"])}
     assert told["k-1"].spent_micros == {"2026-11-29": 100, "2026-W48": 100, "2026-11": 100, "total": 200}
     assert told["k-1"].watermarks == {"gw-1": 7}
-    later = {spend.key_id: spend for spend in await ledger.spend(NOON + timedelta(days=60))}
+    later = {spend.key_id: spend for spend in await ledger.spend(NOON + timedelta(days=60), ["k-1"])}
     assert later["k-1"].spent_micros == {"total": 200}
     assert (later["k-1"].period, later["k-1"].requests, later["k-1"].counted) == ("2027-01", 0, 2)
     turn = datetime(2026, 11, 30, 0, 10, tzinfo=UTC)
-    turning = {spend.key_id: spend for spend in await ledger.spend(turn)}
+    turning = {spend.key_id: spend for spend in await ledger.spend(turn, ["k-1"])}
     assert turning["k-1"].spent_micros == {"2026-11-29": 100, "2026-W48": 100, "2026-11": 100, "total": 200}
+
+
+async def test_every_account_is_read_as_it_was_at_one_moment_and_only_what_rose(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "ACCOUNTS", 2)
+    await ledger.commit(Entry([row(1), row(2)], (), {"gw-1": 7}), NOON)
+    known = {"k-1": 1, "acme/*": 1}
+    async with ledger.whole(NOON) as whole:
+        await ledger.commit(Entry([row(n) for n in range(3, 9)], (), {"gw-1": 8}), NOON)
+        told = [spend async for part in whole.rising(lambda account: known.get(account, 0)) for spend in part]
+    assert {spend.key_id: spend.counted for spend in told} == {
+        **dict.fromkeys(("k-0", "acme/research/batch", "acme/research/chat"), 1),
+        **dict.fromkeys(("acme/research/*", "acme/*"), 2),
+    }
+    assert {spend.watermarks["gw-1"] for spend in told} == {7}
+
+
+async def test_sums_of_ended_periods_are_dropped_and_requests_stay(ledger: Ledger, postgres_dsn: str) -> None:
+    old = NOON - timedelta(days=100)
+    await ledger.commit(Entry([row(1), row(3, at=old)]), NOON)
+    while await ledger.drop(ended_at(NOON), 4):
+        pass
+    connection = await asyncpg.connect(postgres_dsn)
+    periods = await connection.fetch("SELECT period, requests FROM llmgw.spend WHERE account = 'k-1' ORDER BY 1")
+    assert [tuple(one) for one in periods] == [("2026-11", 1), ("2026-11-29", 1), ("2026-W48", 1), ("total", 2)]
+    await connection.execute("SET enable_seqscan = off")
+    plan = await connection.fetch(f"EXPLAIN {postgres._EVERY_ACCOUNT}")
+    await connection.close()
+    assert any("spend_period" in line[0] for line in plan)
+    assert len(await rows(postgres_dsn)) == 2
 
 
 async def test_a_ledger_from_before_accounts_gets_their_sums(
@@ -174,7 +210,7 @@ async def test_a_ledger_from_before_accounts_gets_their_sums(
     await schema.migrate(connection)
     await connection.close()
     assert await inconsistencies(postgres_dsn) == []
-    assert {spend.key_id: spend.counted for spend in await ledger.spend(NOON)}["acme/*"] == 4
+    assert {spend.key_id: spend.counted for spend in await ledger.spend(NOON, ["acme/*"])}["acme/*"] == 4
 
 
 async def test_data_it_cannot_take_is_refused_and_leaves_nothing(ledger: Ledger, postgres_dsn: str) -> None:

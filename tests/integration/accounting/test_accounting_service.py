@@ -23,6 +23,7 @@ from libs.events.views import KeyView, PriceView, Spend
 from libs.testing import eventually
 from libs.testing.ledger import inconsistencies, rows
 from libs.testing.nats import NatsServer
+from services.accounting.adapters.postgres import Committed, Entry, Ledger, PostgresAway
 from services.accounting.app import Accounting, build
 from services.accounting.settings import AccountingSettings
 
@@ -186,6 +187,61 @@ async def test_what_comes_twice_is_there_once(start: START, bus: Bus, postgres_d
     assert (await eventually(lambda: _spent(bus, 15))).completion_tokens == sum(range(15))
 
 
+async def test_a_batch_is_entered_before_anything_is_published_and_never_again(
+    start: START, bus: Bus, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits: list[int] = []
+    committing = Ledger.commit
+
+    async def counted(ledger: Ledger, entry: Entry, at: datetime) -> Committed:
+        commits.append(len(entry.requests))
+        return await committing(ledger, entry, at)
+
+    def fails(_ledger: Ledger, _at: datetime) -> Any:
+        raise PostgresAway("the scan takes too long")
+
+    monkeypatch.setattr(Ledger, "commit", counted)
+    with monkeypatch.context() as broken:
+        broken.setattr(Ledger, "whole", fails)
+        await bus.append(batch(0), cause="gw-1:0")
+        await start("one")
+        await eventually(lambda: _rows(postgres_dsn, 10))
+        await bus.append(batch(10), cause="gw-1:10")
+        await eventually(lambda: _rows(postgres_dsn, 20))
+        assert commits == [10, 10]
+        assert await bus.view("spend", Spend).get("k-aaaaaaaaaa") is None
+    assert (await eventually(lambda: _spent(bus, 20))).watermarks == {"gw-1": 2000}
+    assert commits == [10, 10]
+
+
+async def test_an_account_nobody_has_any_more_leaves_what_is_published(
+    start: START, bus: Bus, postgres_dsn: str
+) -> None:
+    old = await start("one")
+    for wish in TREE:
+        await bus.command(wish)
+    long_ago = datetime.now(UTC) - timedelta(days=70)
+    first = batch(0, 2)
+    late = tuple(msgspec.structs.replace(one, opened_at=long_ago, closed_at=long_ago) for one in first.records)
+    gone = msgspec.structs.replace(late[1], request_id="req-gone", key_id="k-gone", project="acme/gone/gone")
+    await bus.append(msgspec.structs.replace(first, records=(*late, gone)), cause="gw-1:0")
+    spend = await eventually(lambda: _counted(bus, 2))
+    assert set(spend.spent_micros) == {"total"}
+    stale = msgspec.structs.replace(spend, key_id="k-gone")
+    await bus.view("spend", Spend).put("k-gone", stale)
+    await old.stop()
+    await start("two")
+    await eventually(lambda: _is_gone(bus, "k-gone"))
+    assert await bus.view("spend", Spend).get("acme/gone/gone") is None
+    for wish in (
+        commands.DefineTeam(spec=TeamSpec(org="acme", name="gone")),
+        commands.DefineProject(spec=ProjectSpec(org="acme", team="gone", name="gone")),
+    ):
+        await bus.command(wish)
+    again = await eventually(lambda: bus.view("spend", Spend).get("acme/gone/gone"))
+    assert again.counted == 1, "what is called the same is charged to the same account"
+
+
 async def test_one_bad_message_is_parked_alone(start: START, bus: Bus, postgres_dsn: str) -> None:
     broken = batch(0, 1)
     record = broken.records[0]
@@ -312,3 +368,12 @@ async def _rows(dsn: str, count: int) -> Any:
 async def _spent(bus: Bus, requests: int, account: str = "k-aaaaaaaaaa") -> Any:
     spend = await bus.view("spend", Spend).get(account)
     return spend if spend is not None and spend.requests == requests else None
+
+
+async def _counted(bus: Bus, requests: int) -> Any:
+    spend = await bus.view("spend", Spend).get("k-aaaaaaaaaa")
+    return spend if spend is not None and spend.counted == requests else None
+
+
+async def _is_gone(bus: Bus, account: str) -> bool:
+    return await bus.view("spend", Spend).get(account) is None
