@@ -40,7 +40,9 @@ simulate: .venv/.installed-dev
 	.venv/bin/python -m tests.simulate $(SEEDS) $(FIRST)
 
 # A whole cluster under load while its parts are killed and frozen: MINUTES for each of SEEDS seeds from FIRST on.
-chaos: MINUTES ?= 5
+chaos: MINUTES = 5
+chaos: SEEDS = 1
+chaos: FIRST = 1
 chaos: .venv/.installed-dev
 	.venv/bin/python -m tests.chaos $(FIRST) $(MINUTES) $(SEEDS)
 
