@@ -21,6 +21,7 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.engines import fetch
 
 from .blows import Blows
+from .changes import Changes
 from .load import TENANTS, Load, create_keys
 from .reconcile import differences, over_limit, overspent
 from .story import story
@@ -55,13 +56,17 @@ class Result:
     blows: int = 0
     missed: int = 0
     rows: int = 0
+    made: int = 0
+    """Keys, while parts were killed; and revoked."""
+    revoked: int = 0
     healed_s: float = 0.0
 
     def __str__(self) -> str:
         told = ", ".join(f"{count} {what}" for what, count in self.answers.most_common())
         return (
             f"seed {self.seed}: {sum(self.answers.values())} requests under {self.blows - self.missed} blows, "
-            f"{self.rows} rows, healed after {self.healed_s:.1f} s, {len(self.wrong)} differences\n  {told}"
+            f"{self.rows} rows, {self.made} keys made and {self.revoked} revoked, healed after {self.healed_s:.1f} s, "
+            f"{len(self.wrong)} differences\n  {told}"
         )
 
 
@@ -76,9 +81,12 @@ async def run(seed: int, seconds: float, directory: Path, say: Callable[[str], N
         load = Load(cluster.base_url, keys, seed)
         told = story(seed, seconds, AGENTS)
         blows = Blows(cluster, told, say)
+        changes = Changes(cluster, seed)
+        changing = asyncio.create_task(changes.drive())
         load.start()
         async with asyncio.timeout(seconds + 60):
             await blows.deal()
+        changing.cancel()
         ended = time.monotonic()
         result.blows, result.missed = len(told), blows.missed
         try:
@@ -102,6 +110,8 @@ async def run(seed: int, seconds: float, directory: Path, say: Callable[[str], N
         replayed = await asyncio.to_thread(cluster.json, "events", "replay")
         if replayed["same"] is not True:
             result.wrong.append("the log folds to another state than the scheduler's")
+        result.wrong += changes.differences(await asyncio.to_thread(cluster.json, "key", "list"))
+        result.made, result.revoked = len(changes.made), len(changes.revoked)
         result.wrong += _tracebacks(cluster)
     finally:
         running = cluster.processes() if cluster.record().get("up") else []
