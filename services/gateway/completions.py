@@ -152,7 +152,7 @@ class Completions:
 
     async def _judged(self, call: Call, key: KeyView, asked: Asked, served: Served, body: bytes) -> bytes:
         """The body as it may go to the engine. Raises Fault when a policy refuses it."""
-        changes: dict[str, bytes] = {}
+        changes: dict[str, bytes | None] = {}
         if asked.model != served.route.model:
             changes["model"] = msgspec.json.encode(served.route.model)
         if asked.stream and not asked.wants_usage:
@@ -162,7 +162,9 @@ class Completions:
             changes |= await self._ruled(call, key, applicable, bodies.readable(body))
         return bodies.edited(body, changes) if changes else body
 
-    async def _ruled(self, call: Call, key: KeyView, applicable: Applicable, readable: Readable) -> dict[str, bytes]:
+    async def _ruled(
+        self, call: Call, key: KeyView, applicable: Applicable, readable: Readable
+    ) -> dict[str, bytes | None]:
         """What the guard changes of the body. Raises Fault when it refuses it, or cannot judge what it must."""
         if applicable.missing:
             raise errors.no_such_policy(applicable.missing[0])

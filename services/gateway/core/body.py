@@ -184,7 +184,26 @@ WORDS = MEDIA | frozenset(
     }
 )
 """What is said again and again where the protocol or JSON Schema wants a word: nothing to find in them."""
+NAMES = WORDS | frozenset(
+    {
+        *("role", "content", "name", "type", "url", "detail", "tool_calls", "tool_call_id", "id", "index", "arguments"),
+        *("function_call", "parameters", "properties", "required", "description", "enum", "items", "anyOf", "default"),
+        *("additionalProperties", "title", "strict", "json_schema", "schema", "reasoning_content", "include_usage"),
+    }
+)
+"""Names the protocol or JSON Schema gives to fields."""
 MOST_SEGMENTS = 20_000
+DIGITS = 7
+"""Numbers with fewer are nobody's."""
+_NOT_READ = frozenset(
+    {
+        *("model", "stream", "stream_options", "logit_bias", "service_tier", "reasoning_effort", "encoding_format"),
+        # said to whoever runs the engine, for telling people apart
+        *("user", "safety_identifier", "prompt_cache_key", "metadata"),
+    }
+)
+"""Fields with nothing in them for a model to read. All others are looked through, known here or not: engines have
+fields of their own, as grammars and templates, and a model reads what they make of them."""
 
 
 class Readable(msgspec.Struct):
@@ -204,47 +223,53 @@ class Readable(msgspec.Struct):
 
     def segments(self) -> tuple[Segment, ...]:
         """Every piece of text the model may read, with the JSON pointer to it; of more than ``MOST_SEGMENTS``, one
-        more than those."""
+        more than those. The name of a field has the path ``#/NAME``, wherever and however often it stands.
+        """
         return tuple(itertools.islice(_texts(self.fields), MOST_SEGMENTS + 1))
 
-    def edit(self, edits: Iterable[Span]) -> dict[str, bytes]:
-        """Replace the spans; all that was read, as JSON. Raises LookupError for a path not here.
+    def edit(self, edits: Iterable[Span]) -> dict[str, bytes | None]:
+        """Replace the spans; all that was read, as JSON (None: no such field any more). Raises LookupError for a path
+        not here.
 
         What did not change is among it: the engine gets what was judged, also where a name stands twice in the body.
         """
         by_path: dict[str, list[Span]] = {}
         for span in edits:
             by_path.setdefault(span.path, []).append(span)
+        renamed: dict[str, str] = {}
         for path, spans in by_path.items():
             keys = [_unescaped(token) for token in path.split("/")[1:]]
             if not keys:
                 raise LookupError(f"no such path in the body: {path!r}")
+            if path.startswith("#/"):
+                renamed[keys[0]] = _spliced(keys[0], spans)
+                continue
             holder: Any = self.fields
             for key in keys[:-1]:
                 holder = holder[int(key)] if isinstance(holder, list) else holder[key]
             last: Any = int(keys[-1]) if isinstance(holder, list) else keys[-1]
-            text = holder[last]
-            if not isinstance(text, str):
+            text = _text_of(holder[last])
+            if text is None:
                 raise LookupError(f"no text at {path!r}")
-            # From the end, so that earlier positions stay right.
-            for span in sorted(spans, key=lambda span: span.start, reverse=True):
-                text = text[: span.start] + span.replacement + text[span.end :]
-            holder[last] = text
-        return {name: msgspec.json.encode(value) for name, value in self.fields.items()}
+            holder[last] = _spliced(text, spans)
+        gone: dict[str, bytes | None] = {}
+        if renamed:
+            gone = {name: None for name in renamed if name in self.fields}
+            _rename(self.fields, renamed)
+        return gone | {name: msgspec.json.encode(value) for name, value in self.fields.items()}
 
 
-_READ = (
-    *("messages", "prompt", "suffix", "tools", "functions", "response_format", "documents", "prediction"),
-    *("chat_template", "chat_template_kwargs", "input", "query", "content", "tokens"),
-)
-"""Fields whose text engines put before the model."""
+_KNOWN = frozenset(Asked.__struct_fields__) | {"functions", "function_call", "suffix", "documents", "prediction"}
+"""Fields whose names hold nothing."""
+_read = msgspec.json.Decoder(float_hook=lambda number: msgspec.Raw(number.encode()))
+"""Decimals keep their spelling."""
 
 
 def readable(body: bytes) -> Readable:
     """Decode what a policy may read. Raises Fault (400)."""
     try:
         fields = _fields.decode(body)
-        return Readable({name: msgspec.json.decode(fields[name]) for name in _READ if name in fields})
+        return Readable({name: _read.decode(value) for name, value in fields.items() if name not in _NOT_READ})
     except RecursionError:
         raise too_deep() from None
     except msgspec.DecodeError as error:
@@ -253,25 +278,70 @@ def readable(body: bytes) -> Readable:
 
 def _texts(fields: dict[str, Any]) -> Iterator[Segment]:
     # No recursion: how deep a body is nested is the client's choice. The last is looked at first.
-    left: list[tuple[str, Any]] = [(f"/{name}", fields[name]) for name in reversed(_READ) if name in fields]
+    left: list[tuple[str, Any]] = [(f"/{_escaped(name)}", value) for name, value in reversed(fields.items())]
+    named = {name for name in fields if name not in _KNOWN}
+    yield from (Segment(path=f"#/{_escaped(name)}", text=name) for name in named)
     while left:
         path, value = left.pop()
-        if isinstance(value, str):
-            if value and value not in WORDS:
-                yield Segment(path=path, text=value)
-        elif isinstance(value, list):
+        if isinstance(value, list):
             left += [(f"{path}/{index}", value[index]) for index in range(len(value) - 1, -1, -1)]
         elif isinstance(value, dict):
-            skipped = MEDIA if _PART.match(path) else ()
-            inside = [(f"{path}/{_escaped(name)}", inner) for name, inner in value.items() if name not in skipped]
-            left += reversed(inside)
+            if not NAMES.issuperset(value):
+                new = [name for name in value if name not in NAMES and name not in named]
+                named.update(new)
+                yield from (Segment(path=f"#/{_escaped(name)}", text=name) for name in new)
+            left += reversed([(f"{path}/{_escaped(name)}", inner) for name, inner in value.items()])
+        elif isinstance(value, str):
+            if value and value not in WORDS and not _is_payload(path, value):
+                yield Segment(path=path, text=value)
+        elif (text := _text_of(value)) is not None and path.count("/") > 1:
+            yield Segment(path=path, text=text)
 
 
-_PART = re.compile(r"^/messages/[0-9]+/content/[0-9]+$")
+def _text_of(value: Any) -> str | None:
+    """The text of a string, or of a number that may be somebody's."""
+    if isinstance(value, str):
+        return value
+    number = bytes(value).decode() if isinstance(value, msgspec.Raw) else str(value) if isinstance(value, int) else ""
+    return number if len(number.partition(".")[0].lstrip("-")) >= DIGITS else None
+
+
+def _is_payload(path: str, value: str) -> bool:
+    """Whether it is the image, the sound or the file itself, and not where it is to be had."""
+    return (value.startswith("data:") or path.endswith("data")) and _IN_MEDIA.match(path) is not None
+
+
+def _spliced(text: str, spans: list[Span]) -> str:
+    # From the end, so that earlier positions stay right.
+    for span in sorted(spans, key=lambda span: span.start, reverse=True):
+        text = text[: span.start] + span.replacement + text[span.end :]
+    return text
+
+
+def _rename(fields: dict[str, Any], renamed: Mapping[str, str]) -> None:
+    """Rename fields wherever they stand, in their places; two that would be one are told apart."""
+    left: list[Any] = [fields]
+    while left:
+        value = left.pop()
+        if isinstance(value, list):
+            left += value
+        elif isinstance(value, dict):
+            left += value.values()
+            if not renamed.keys().isdisjoint(value):
+                held = list(value.items())
+                value.clear()
+                for name, inner in held:
+                    name = renamed.get(name, name)
+                    while name in value:
+                        name += "_"
+                    value[name] = inner
+
+
+_IN_MEDIA = re.compile(rf"^/messages/[0-9]+/content/[0-9]+/(?:{'|'.join(MEDIA)})(?:/|$)")
 
 
 def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
+    return name.replace("~", "~0").replace("/", "~1") if "~" in name or "/" in name else name
 
 
 def _unescaped(token: str) -> str:

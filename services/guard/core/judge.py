@@ -8,16 +8,16 @@ from typing import NamedTuple
 from libs.events.policy import Action, Check, Finding, Segment, Span, Verdict
 
 from .detect import Detector, Match
+from .placing import Edit, placed
 from .policies import Policy, Rule
+from .readings import OutOfTime, readings
+from .search import search
 from .text import Text
 
 MOST_CHARACTERS = 2_000_000
 """Of all segments of a check together: about four 128 k contexts. More is not looked at, and said so."""
 MOST_EDITS = 10_000
 """A verdict stays well under the bus's largest message."""
-
-STEPS_BETWEEN_LOOKS = 256
-"""Matches between two looks at whether time is left."""
 
 
 class Unjudged(Exception):
@@ -63,6 +63,8 @@ def judge(check: Check, policies: Mapping[str, Policy], keep_going: Callable[[],
             _look(segment, applied, tallies, redactions, keep_going)
         if sum(len(matches) for _, matches in redactions.values()) > MOST_EDITS:
             raise Unjudged(f"there is more to redact than {MOST_EDITS} places")
+    except OutOfTime:
+        problem = "the time for judging ran out"
     except Unjudged as why:
         problem = str(why)
 
@@ -90,10 +92,11 @@ def _look(
         for rule in policy.rules:
             asks.setdefault(rule.detector, (rule.find, []))[1].append(_Ask(policy, rule))
     text = Text(segment.text)
+    found = readings(text, keep_going)
     for find, askers in asks.values():
         if not keep_going():
-            raise Unjudged("the time for judging ran out")
-        matches = list(_watched(find(text), keep_going))
+            raise OutOfTime
+        matches = search(found, find, keep_going)
         if not matches:
             continue
         points = text.points(offset for match in matches for offset in (match.start, match.end))
@@ -104,13 +107,6 @@ def _look(
                 tally.characters += points[match.end] - points[match.start]
         if any(rule.action == "redact" and policy.spec.mode == "enforce" for policy, rule in askers):
             redactions.setdefault(segment.path, (text, []))[1].extend(matches)
-
-
-def _watched(matches: Iterator[Match], keep_going: Callable[[], bool]) -> Iterator[Match]:
-    for count, match in enumerate(matches, 1):
-        if count % STEPS_BETWEEN_LOOKS == 0 and not keep_going():
-            raise Unjudged("the time for judging ran out")
-        yield match
 
 
 def _findings(applied: list[Policy], tallies: Mapping[tuple[str, str, Action], _Tally]) -> tuple[Finding, ...]:
@@ -136,14 +132,19 @@ def _edits(redactions: Mapping[str, tuple[Text, list[Match]]]) -> tuple[Span, ..
     counts: dict[str, int] = {}
     edits: list[Span] = []
     for path, (text, matches) in redactions.items():
-        merged = list(merge(matches))
-        points = text.points(offset for start, end, _ in merged for offset in (start, end))
-        for start, end, named in merged:
+        wanted: list[Edit] = []
+        for start, end, named in merge(matches):
             key = (named.label, named.value)
             if key not in placeholders:
                 counts[named.label] = counts.get(named.label, 0) + 1
                 placeholders[key] = f"[{named.label}_{counts[named.label]}]"
-            edits.append(Span(path=path, start=points[start], end=points[end], replacement=placeholders[key]))
+            wanted.append(Edit(start, end, placeholders[key]))
+        made = placed(text.data, wanted)
+        points = text.points(offset for edit in made for offset in (edit.start, edit.end))
+        edits += [
+            Span(path=path, start=points[edit.start], end=points[edit.end], replacement=edit.replacement)
+            for edit in made
+        ]
     return tuple(edits)
 
 

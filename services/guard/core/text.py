@@ -13,6 +13,14 @@ class Text:
         self.data = text.encode("utf-8", "replace")
         self._plain = len(self.data) == len(text)
 
+    @classmethod
+    def of(cls, data: bytes) -> Text:
+        """A text by its UTF-8."""
+        text = cls.__new__(cls)
+        text.data = data
+        text._plain = data.isascii()
+        return text
+
     @cached_property
     def lowered(self) -> bytes:
         """``data`` with ASCII letters in lower case; offsets stay the same."""

@@ -147,6 +147,7 @@ def test_every_text_a_model_reads_is_found() -> None:
     assert readable(json.dumps(MIXED).encode()).segments() == (
         Segment(path="/messages/0/content", text="be kind"),
         Segment(path="/messages/1/content/0/text", text="look"),
+        Segment(path="/messages/1/content/1/image_url/url", text="u"),
         Segment(path="/messages/2/tool_calls/0/function/name", text="f"),
         Segment(path="/messages/2/tool_calls/0/function/arguments", text='{"a":"b"}'),
         Segment(path="/messages/3/tool_call_id", text="c"),
@@ -170,6 +171,13 @@ HIDING_PLACES = (
     {"prediction": {"type": "content", "content": "x@y.z"}},
     {"chat_template": "x@y.z"},
     {"chat_template_kwargs": {"persona": "x@y.z"}},
+    {"guided_choice": ["x@y.z"]},
+    {"guided_regex": "x@y.z"},
+    {"grammar": "x@y.z"},
+    {"structured_outputs": {"choice": ["x@y.z"]}},
+    {"stop": ["x@y.z"]},
+    {"what_an_engine_may_know": {"a": [["x@y.z"]]}},
+    {"messages": [{"content": [{"type": "image_url", "image_url": {"url": "https://h/", "detail": "x@y.z"}}]}]},
 )
 
 
@@ -179,8 +187,43 @@ def test_wherever_a_model_gets_text_from_it_is_read_and_can_be_redacted(body: di
     (found,) = (segment for segment in read_of.segments() if segment.text == "x@y.z")
     changes = read_of.edit([Span(path=found.path, start=0, end=5, replacement="[E]")])
     assert json.dumps(body).replace("x@y.z", "[E]") == json.dumps(
-        {name: json.loads(value) for name, value in changes.items()}
+        {name: json.loads(value or b"") for name, value in changes.items()}
     )
+
+
+def test_names_of_fields_are_read_too_and_changed_wherever_they_stand() -> None:
+    fields = {"x@y.z": {"type": "string"}, "file": {"properties": {"x@y.z": {}, "[E]": {}}}}
+    body = json.dumps({"tools": [{"function": {"parameters": {"properties": fields}}}], "x@y.z": 1}).encode()
+    read_of = readable(body)
+    (found,) = (segment for segment in read_of.segments() if segment.text == "x@y.z")
+    changed = json.loads(edited(body, read_of.edit([Span(path=found.path, start=0, end=5, replacement="[E]")])))
+    fields = {"[E]": {"type": "string"}, "file": {"properties": {"[E]": {}, "[E]_": {}}}}
+    assert changed == {"tools": [{"function": {"parameters": {"properties": fields}}}], "[E]": 1}
+
+
+def test_long_numbers_are_text_and_decimals_keep_their_spelling() -> None:
+    body = b'{"tools":[{"default":4111111111111111,"minimum":1.10,"most":1e400,"n":12}],"seed":4111111111111111}'
+    read_of = readable(body)
+    (found,) = (segment for segment in read_of.segments() if segment.text.startswith("4"))
+    changed = edited(body, read_of.edit([Span(path=found.path, start=0, end=16, replacement="[C]")]))
+    assert changed == body.replace(b"4111111111111111", b'"[C]"', 1)
+
+
+def test_an_image_itself_is_no_text_and_where_it_is_to_be_had_is() -> None:
+    parts = [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        {"type": "image_url", "image_url": {"url": "https://h/?mail=x@y.z"}},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+    ]
+    found = readable(json.dumps({"messages": [{"content": parts}]}).encode()).segments()
+    assert [s.text for s in found if not s.path.startswith("#/") and s.path.count("/") > 5] == [
+        "https://h/?mail=x@y.z",
+        "wav",
+    ]
+
+
+def test_what_tells_people_apart_is_not_for_the_model() -> None:
+    assert readable(b'{"user":"x@y.z","metadata":{"a":"x@y.z"},"model":"x@y.z"}').segments() == ()
 
 
 def test_the_engine_gets_what_was_judged_where_a_name_stands_twice() -> None:
@@ -219,8 +262,7 @@ def test_edits_count_characters_not_bytes() -> None:
             Span(path="/messages/1/content/0/text", start=0, end=5, replacement="[E]"),
         ]
     )
-    assert list(changes) == ["messages"]
-    assert json.loads(changes["messages"]) == [
+    assert json.loads(changes["messages"] or b"") == [
         {"content": "🙂 an [EMAIL_1] und [EMAIL_2]"},
         {"content": [{"text": "[E]"}]},
     ]

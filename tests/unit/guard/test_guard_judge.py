@@ -224,6 +224,16 @@ def test_no_text_makes_judging_slow(text: str) -> None:
     assert time.perf_counter() - started < 1.5
 
 
+@pytest.mark.parametrize("text", ["\\n", "\\", "%41", "%F0", "\u200b", "&#64;", "QUtJQQ", "\\u0061", '{"a":"\\\\n'])
+def test_no_spelling_makes_judging_go_on_after_its_time(text: str) -> None:
+    """Given nothing but spellings, as long as a check may be, when the time is over, then judging ends."""
+    known = policies(WIDE)
+    started = time.perf_counter()
+    verdict = judge(check(text * (1_000_000 // len(text))), known, lambda: time.perf_counter() - started < 0.3)
+    assert time.perf_counter() - started < 2
+    assert verdict.problem in (None, "the time for judging ran out")
+
+
 def test_2000_characters_are_judged_within_3_ms() -> None:
     prose = (
         "The quick brown fox, said j. doe (2024-01-02), jumps over 12 lazy dogs; see https://example.com/a?b=c. " * 20

@@ -1,0 +1,67 @@
+"""What a detector finds in a text, in whatever spelling it stands there."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
+
+from .detect import Detector, Match
+from .readings import OutOfTime, Reading
+
+STEPS_BETWEEN_LOOKS = 256
+"""Matches between two looks at whether time is left."""
+
+
+class _Covered:
+    """Stretches of the text in which a rule has found something."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def touches(self, start: int, end: int) -> bool:
+        return bisect_right(self._ends, start) < bisect_left(self._starts, end)
+
+    def holds(self, start: int, end: int) -> bool:
+        index = bisect_right(self._starts, start) - 1
+        return index >= 0 and end <= self._ends[index]
+
+    def take(self, spans: Iterable[tuple[int, int]]) -> None:
+        merged: list[tuple[int, int]] = []
+        for start, end in sorted([*zip(self._starts, self._ends, strict=True), *spans]):
+            if merged and start < merged[-1][1]:
+                merged[-1] = merged[-1][0], max(end, merged[-1][1])
+            else:
+                merged.append((start, end))
+        self._starts = [start for start, _ in merged]
+        self._ends = [end for _, end in merged]
+
+
+def search(found: list[Reading], find: Detector, keep_going: Callable[[], bool]) -> list[Match]:
+    """The matches in all readings of a text, where they stand in the text that was sent. Raises OutOfTime.
+
+    ``found`` is what ``readings`` gives. What is found in several readings is found once: a spelling that was undone
+    says more exactly where an address begins than the text with a ``\\n`` before it does.
+    """
+    matches: list[Match] = []
+    covered: dict[str, _Covered] = {}
+    for reading in reversed(found):
+        spans: dict[str, list[tuple[int, int]]] = {}
+        for match in _watched(find(reading.text), keep_going):
+            touched = reading.spelled(match.start, match.end)
+            start, end = reading.origin(*(touched or (match.start, match.end)))
+            before = covered.get(match.rule)
+            if before is not None and (before.holds(start, end) or (touched and before.touches(start, end))):
+                continue
+            matches.append(match._replace(start=start, end=end))
+            spans.setdefault(match.rule, []).append((start, end))
+        for rule, new in spans.items():
+            covered.setdefault(rule, _Covered()).take(new)
+    return matches
+
+
+def _watched(matches: Iterator[Match], keep_going: Callable[[], bool]) -> Iterator[Match]:
+    for count, match in enumerate(matches, 1):
+        if count % STEPS_BETWEEN_LOOKS == 0 and not keep_going():
+            raise OutOfTime
+        yield match
