@@ -13,6 +13,7 @@ from .follow import Follower
 from .nats_transport import NatsTransport
 from .owned import Overtaken, OwnedView
 from .snapshot import Snapshot
+from .tasks import supervise
 from .transport import AskFailed, BusAway, BusError, Misconfigured, TooLarge
 from .view import View
 from .work import Again, Park, Worker
@@ -86,5 +87,6 @@ __all__ = [
     "connect",
     "ensure",
     "keep",
+    "supervise",
     "verify",
 ]

@@ -30,7 +30,7 @@ from .delivery import MESSAGE_ID, REPLY, Delivery
 from .follow import Follower
 from .lease import RENEW_S
 from .snapshot import Snapshot
-from .tasks import end
+from .tasks import end, supervise
 from .transport import BusAway, BusError, RawMessage
 from .work import Again, Worker
 
@@ -271,7 +271,7 @@ class Authority(Generic[S]):
         await self._follower.caught_up.wait()
         try:
             while True:
-                if self._outdated or not await self._lease.take():
+                if self._outdated or not (await self._lease.renew() or await self._lease.take()):
                     await asyncio.sleep(0.5)
                     continue
                 try:
@@ -291,7 +291,7 @@ class Authority(Generic[S]):
         event = ELECTIONS[self._service](at=datetime.now(UTC), instance=self.instance)
         sequence = await self._bus.append(event, cause=f"{self._service}:elected:{os.urandom(8).hex()}")
         self._fence = Fence(elected_subject(self._service), sequence)
-        renewing = asyncio.create_task(self._renew())
+        renewing = supervise(self._renew, name=f"{self._service} lease", fail=self._bus.fail)
         worker: Worker | None = None
         try:
             await self._follower.reached(sequence)
@@ -329,25 +329,39 @@ class Authority(Generic[S]):
             except NotLeader as why:
                 self._lose(str(why))
             except (BusAway, TimeoutError) as why:
-                log.warning("%s could not record a decision: %s", self._service, why)
+                log.warning("%s waits for the bus: %s", self._service, why or type(why).__name__)
                 self._dirty.set()
                 await asyncio.sleep(0.5)
 
     async def _settle(self) -> None:
         if self._react is None:
             return
-        assert self._follower is not None
         for _ in range(MOST_ROUNDS):
             if self._lost.is_set():
                 return
             decisions = self._react(self.state, datetime.now(UTC))
             if not decisions:
                 return
-            sequence = 0
-            for cause, event in decisions:
-                sequence = await self._append(event, cause, None)
-            await self._follower.reached(sequence)
+            await self._stand([(cause, event, None) for cause, event in decisions])
         log.error("%s does not settle: it keeps deciding %s", self._service, decisions[0])
+
+    async def _stand(self, decisions: Sequence[tuple[str, Event, str | None]]) -> int:
+        """Append decisions (cause, event, actor) and fold them; returns the last one's sequence.
+
+        Where no answer comes, one may stand in the log by now or later, and the next must be made knowing that. So it
+        is led anew then: behind a new election nothing sent before is accepted any more, and all before it is folded
+        first. Raises NotLeader, BusAway, TimeoutError.
+        """
+        assert self._follower is not None
+        sequence = 0
+        try:
+            for cause, event, actor in decisions:
+                sequence = await self._append(event, cause, actor)
+            await self._follower.reached(sequence)
+        except (BusAway, TimeoutError) as why:
+            self._lose(f"what became of a decision is not known: {why or type(why).__name__}")
+            raise
+        return sequence
 
     async def _append(self, event: Event, cause: str, actor: str | None) -> int:
         """Append a decision, and see that what stands there is it.
@@ -378,14 +392,13 @@ class Authority(Generic[S]):
             except NotLeader as why:
                 self._lose(str(why))
                 raise Again("another instance leads now", 0.1) from None
-            except BusAway as why:
-                raise Again(f"the bus is away: {why}") from None
+            except (BusAway, TimeoutError) as why:
+                raise Again(f"the bus is away: {why or type(why).__name__}") from None
             reply = delivery.headers.get(REPLY)
             if reply:
                 await self._bus.reply(reply, outcome)
 
     async def _carry_out(self, delivery: Delivery, command_id: str) -> Outcome:
-        assert self._follower is not None
         applied = self._applied.get(command_id)
         if applied is not None:
             return Outcome(command_id=command_id, status="done", event=applied.tag, sequence=applied.sequence)
@@ -401,12 +414,10 @@ class Authority(Generic[S]):
             return Outcome(command_id=command_id, status="refused", message=str(refused), problems=refused.problems)
 
     async def _record(self, event: Event | None, delivery: Delivery, command_id: str) -> Outcome:
-        assert self._follower is not None
         if event is None:
             return Outcome(command_id=command_id, status="unchanged")
         if self._fence is None or self._lost.is_set():
             raise NotLeader("the lease was lost")
-        sequence = await self._append(event, command_id, delivery.actor)
-        await self._follower.reached(sequence)
+        sequence = await self._stand([(command_id, event, delivery.actor)])
         await self._refresh()
         return Outcome(command_id=command_id, status="done", event=tag_of(event), sequence=sequence)

@@ -33,6 +33,7 @@ from .delivery import ACTOR, CAUSE, MESSAGE_ID, REPLY, TYPE, Delivery, check_sub
 from .follow import Follower
 from .lease import Lease
 from .metrics import APPEND_SECONDS, APPENDED, SKIPPED
+from .tasks import supervise
 from .topology import CONSUMERS
 from .transport import (
     Answerer,
@@ -57,6 +58,7 @@ log = logging.getLogger("llmgw.bus")
 T = TypeVar("T")
 RETRY_FOR_S = 15.0
 """Loss of a stream's leader on three replicas took about seven seconds; twice that is tried."""
+STORE_AGAIN_S = 0.1
 ASK_AGAIN_S = 0.1
 ASK_ANOTHER_S = 0.5
 """A question not answered for so long is put once more: questions change nothing, and instances share them out."""
@@ -115,6 +117,10 @@ class Bus:
         self.failure = self.failure or why
         self.failed.set()
 
+    def background(self, name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Run ``work`` as a task, begun again while the bus is away; when it fails otherwise the process ends."""
+        return supervise(work, name=name, fail=self.fail)
+
     async def close(self) -> None:
         for task in self._tasks:
             await task.stop()
@@ -149,20 +155,33 @@ class Bus:
         return sequence
 
     async def _store(self, subject: str, payload: bytes, headers: dict[str, str], expect: Expectation | None) -> int:
+        """Ask until it is known what became of it, for 15 s. Raises NotLeader, BusAway."""
         deadline = time.monotonic() + RETRY_FOR_S
         while True:
             try:
-                return await self.transport.store(subject, payload, headers, expect)
-            except WrongSequence:
-                # Our own earlier try may have landed without its answer reaching us.
-                landed = await self._landed(subject, headers[MESSAGE_ID])
-                if landed is not None:
-                    return landed
-                raise NotLeader(f"{subject}: a newer leader was elected") from None
+                return await self._store_once(subject, payload, headers, expect)
             except BusAway:
                 if time.monotonic() > deadline:
                     raise
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(STORE_AGAIN_S)
+
+    async def _store_once(
+        self, subject: str, payload: bytes, headers: dict[str, str], expect: Expectation | None
+    ) -> int:
+        try:
+            return await self.transport.store(subject, payload, headers, expect)
+        except WrongSequence as why:
+            # Our own earlier try may have landed without its answer reaching us.
+            landed = await self._landed(subject, headers[MESSAGE_ID])
+            if landed is not None:
+                return landed
+            assert expect is not None
+            assert expect.subject is not None
+            fence = await self.transport.last("EVENTS", expect.subject)
+            if fence is not None and fence.sequence == expect.sequence:
+                # Replicas do not agree yet on another message under the same fence.
+                raise BusAway(f"{subject}: {why}") from None
+            raise NotLeader(f"{subject}: a newer leader was elected") from None
 
     async def _landed(self, subject: str, message_id: str) -> int | None:
         stream = "USAGE" if subject.startswith("llmgw.use.") else "EVENTS"
@@ -217,7 +236,7 @@ class Bus:
     async def work(self, durable: str, handler: Callable[[list[Delivery]], Awaitable[None]], batch: int = 64) -> Worker:
         """Work through a durable consumer of the topology. See Worker for what a handler may raise."""
         consumer = CONSUMERS[durable]
-        worker = Worker(self.transport, consumer.stream, durable, handler, batch, consumer.ack_wait_s)
+        worker = Worker(self.transport, consumer.stream, durable, handler, batch, consumer.ack_wait_s, self.fail)
         self._tasks.append(worker)
         return worker.open()
 

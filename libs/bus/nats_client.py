@@ -1,23 +1,9 @@
-"""nats-py's client, mended where it breaks, and which of its errors mean that the bus is away."""
+"""nats-py's client, mended where it breaks."""
 
 from __future__ import annotations
 
 import nats.errors
-import nats.js.errors
 from nats.aio.client import Client
-
-UNREACHABLE = (
-    nats.errors.TimeoutError,
-    nats.errors.NoRespondersError,
-    nats.errors.ConnectionClosedError,
-    nats.errors.ConnectionReconnectingError,
-    nats.errors.OutboundBufferLimitError,
-    nats.errors.StaleConnectionError,
-    nats.errors.ConnectionDrainingError,
-    nats.js.errors.ServiceUnavailableError,
-    nats.js.errors.NoStreamResponseError,
-    OSError,
-)
 
 
 class MendedClient(Client):

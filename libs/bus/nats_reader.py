@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from nats.aio.msg import Msg
 
-from .nats_client import UNREACHABLE
-from .transport import RawMessage, ReaderLost
+from .nats_answers import RENEWED, UNREACHABLE
+from .transport import BusAway, RawMessage, ReaderLost
 
 if TYPE_CHECKING:
     from .nats_transport import NatsTransport
@@ -24,8 +24,6 @@ HEARTBEAT_S = 1.0
 SILENT_S = 3.0
 """A reader that got neither message nor heartbeat for this long has lost its consumer."""
 PULL_EXPIRES_S = 30.0
-RENEWED = ("404", "408")
-"""A pull request that ended by itself: nothing there, or expired."""
 
 
 class PullReader:
@@ -46,8 +44,12 @@ class PullReader:
         self.pending = 0
 
     async def open(self) -> None:
+        """Raises BusAway."""
         self._inbox = self._transport.new_inbox()
-        self._subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
+        try:
+            self._subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
+        except UNREACHABLE as error:
+            raise BusAway(f"{self._subject}: {str(error) or type(error).__name__}") from None
         self._transport.readers.add(self)
         await self._ask()
 

@@ -22,7 +22,8 @@ from nats.aio.msg import Msg
 from nats.micro import add_service
 from nats.micro.request import Request
 
-from .nats_client import UNREACHABLE, MendedClient
+from .nats_answers import NO_MESSAGE, UNREACHABLE, ApiRefused, meaning
+from .nats_client import MendedClient
 from .nats_reader import PullReader
 from .transport import (
     START_LAST,
@@ -40,15 +41,12 @@ from .transport import (
     Start,
     Stop,
     TooLarge,
-    WrongSequence,
 )
 
 log = logging.getLogger("llmgw.bus")
 
 OLDEST_SERVER = (2, 12, 1)
 """Older servers drop options silently; 2.9 knows neither the fence nor filtered consumers as we use them."""
-WRONG_SEQUENCE = {10071, 10164}
-"""JetStream's codes for an expectation that failed: on one replica, and between racing writers on three."""
 HEADERS_BYTES = 16 * 1024
 """Left for headers: the server counts them too, and closes the connection of who sends more than it takes."""
 
@@ -188,21 +186,16 @@ class NatsTransport:
     async def _call(
         self, subject: str, payload: bytes, headers: dict[str, str] | None = None, timeout_s: float = 5.0
     ) -> dict[str, Any]:
-        """One JetStream API request. Raises BusAway, WrongSequence, Misconfigured."""
+        """One JetStream API request. Raises what ``nats_answers`` makes of the answer."""
         try:
             message = await self.client.request(subject, payload, timeout=timeout_s, headers=headers)
         except UNREACHABLE as error:
             raise BusAway(f"{subject}: {str(error) or type(error).__name__}") from None
         answer: dict[str, Any] = json.loads(message.data)
         problem = answer.get("error")
-        if problem is None:
-            return answer
-        code, text = problem.get("err_code", 0), problem.get("description", "")
-        if code in WRONG_SEQUENCE:
-            raise WrongSequence(text)
-        if problem.get("code") == 503:
-            raise BusAway(text)
-        raise ApiRefused(code, f"{subject}: {text} ({code})")
+        if problem is not None:
+            raise meaning(subject, problem)
+        return answer
 
     async def api(self, call: str, request: Any = None) -> dict[str, Any]:
         """A JetStream API call, e.g. ``STREAM.INFO.EVENTS``. Raises BusAway, ApiRefused."""
@@ -222,7 +215,7 @@ class NatsTransport:
         try:
             answer = await self.api(f"STREAM.MSG.GET.{stream}", request)
         except ApiRefused as error:
-            if error.code in (10037, 10057):  # no message found
+            if error.code in NO_MESSAGE:
                 return None
             raise
         return _from_stored(answer["message"])
@@ -357,14 +350,6 @@ class NatsTransport:
             await asyncio.wait_for(self.client.flush(timeout=2), 3)
         with suppress(Exception):
             await asyncio.wait_for(self.client.close(), 5)
-
-
-class ApiRefused(Misconfigured):
-    """JetStream refused an API call."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 def _from_stored(stored: Mapping[str, Any]) -> RawMessage:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .lease import TTL_S
-from .nats_transport import ApiRefused, NatsTransport
+from .nats_answers import NOT_FOUND, ApiRefused
+from .nats_transport import NatsTransport
 from .transport import BusAway, Misconfigured
 
 log = logging.getLogger("llmgw.bus")
@@ -17,8 +18,6 @@ log = logging.getLogger("llmgw.bus")
 SECOND = 10**9
 """JetStream's durations are nanoseconds."""
 MIB = 1024 * 1024
-NOT_FOUND = (10059, 10014)
-"""JetStream's codes: no such stream, no such consumer."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,11 @@ class BusError(Exception):
 
 
 class BusAway(BusError):
-    """The bus cannot be reached, or nothing there answers. May be tried again."""
+    """The bus cannot be reached, or cannot do its work now. May be tried again; what was tried may have been done."""
+
+
+class Full(BusAway):
+    """A stream is at its bound and takes nothing more, or the disk under it is full. It has room again later."""
 
 
 class TooLarge(BusError):

@@ -11,7 +11,7 @@ from libs.events import BadPayload, UnknownTag
 
 from .delivery import Delivery
 from .metrics import HANDLED
-from .tasks import end
+from .tasks import end, supervise
 from .transport import BusAway, RawMessage, Reader, ReaderLost, Transport
 
 log = logging.getLogger("llmgw.bus")
@@ -47,6 +47,7 @@ class Worker:
         handler: Callable[[list[Delivery]], Awaitable[None]],
         batch: int,
         ack_wait_s: float,
+        fail: Callable[[str], None],
     ) -> None:
         self._transport = transport
         self._stream = stream
@@ -54,11 +55,12 @@ class Worker:
         self._handler = handler
         self._batch = batch
         self._ack_wait_s = ack_wait_s
+        self._fail = fail
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
     def open(self) -> Worker:
-        self._task = asyncio.create_task(self._run(), name=f"work {self._durable}")
+        self._task = supervise(self._run, name=f"work {self._durable}", fail=self._fail)
         return self
 
     async def stop(self) -> None:

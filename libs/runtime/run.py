@@ -15,11 +15,12 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from enum import Enum
+from functools import partial
 from typing import Protocol, TypeVar, runtime_checkable
 
 import uvloop
 
-from libs.bus import Bus, BusSettings, Misconfigured, connect, keep, verify
+from libs.bus import Bus, BusSettings, Misconfigured, connect, keep, supervise, verify
 
 from . import logs, metrics, traces
 from .settings import CommonSettings, S
@@ -137,6 +138,11 @@ class Process:
         log.info("%s received", signal.Signals(number).name)
         self._asked_to_stop.set()
 
+    def _fail(self, why: str) -> None:
+        """Something of the process itself broke. Before it has a bus it does nothing yet that could be wrong."""
+        if self._bus is not None:
+            self._bus.fail(why)
+
     async def _until_asked(self, work: Awaitable[None]) -> bool:
         """Do ``work`` unless asked to stop meanwhile; whether it was done."""
         task = asyncio.ensure_future(work)
@@ -156,16 +162,18 @@ class Process:
     async def _start(self) -> None:
         settings = self._settings
         if settings.status_port:
-            self._status = StatusServer(self._name, settings.status_host, settings.status_port, self.not_ready)
+            self._status = StatusServer(
+                self._name, settings.status_host, settings.status_port, self.not_ready, self._fail
+            )
             await self._status.start()
         self._background = [
-            asyncio.create_task(metrics.watch_loop_lag(), name="loop lag"),
-            asyncio.create_task(self._notifier.feed_watchdog(), name="systemd watchdog"),
+            supervise(metrics.watch_loop_lag, name="loop lag", fail=self._fail),
+            supervise(self._notifier.feed_watchdog, name="systemd watchdog", fail=self._fail),
         ]
         wanted = BusSettings(settings.nats_url, settings.credentials, self._identity, settings.instance)
         self._bus = await self._waited(f"the bus at {settings.nats_url}", connect(wanted))
         await self._waited("the streams of the bus (`llmgw bus init`)", verify(self._bus))
-        self._background.append(asyncio.create_task(keep(self._bus), name="volatile streams"))
+        self._background.append(self._bus.background("the keeper of volatile streams", partial(keep, self._bus)))
         built = self._make(self._bus)
         self._service = await built if inspect.isawaitable(built) else built
         await self._waited("its parts", self._service.start())

@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from libs.bus import supervise
+
 from . import metrics
 
 
@@ -48,7 +50,10 @@ def application(service: str, not_ready: Callable[[], list[str]]) -> Starlette:
 class StatusServer:
     """Serves ``application`` on host and port from ``start`` to ``stop``."""
 
-    def __init__(self, service: str, host: str, port: int, not_ready: Callable[[], list[str]]) -> None:
+    def __init__(
+        self, service: str, host: str, port: int, not_ready: Callable[[], list[str]], fail: Callable[[str], None]
+    ) -> None:
+        self._fail = fail
         self._address = (host, port)
         self._application = application(service, not_ready)
         self._server: _Server | None = None
@@ -64,8 +69,8 @@ class StatusServer:
                 f"status port {host}:{port} cannot be used ({error.strerror}); set status_port to a free one"
             ) from None
         config = uvicorn.Config(self._application, log_config=None, access_log=False, lifespan="off")
-        self._server = _Server(config)
-        self._task = asyncio.create_task(self._server.serve(sockets=[listening]), name="status server")
+        self._server = server = _Server(config)
+        self._task = supervise(lambda: server.serve(sockets=[listening]), name="status server", fail=self._fail)
 
     async def stop(self) -> None:
         if self._server is None or self._task is None:

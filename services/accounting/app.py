@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Coroutine
 
 from libs.bus import Authority, Bus, OwnedView, Snapshot
 from libs.events import Event
@@ -19,8 +17,6 @@ from .handlers import Answers
 from .ledger import LedgerWriter
 from .projections import Keys, PriceList, SpendPublisher
 from .settings import AccountingSettings
-
-log = logging.getLogger("llmgw.accounting")
 
 
 class Accounting:
@@ -56,8 +52,8 @@ class Accounting:
     async def start(self) -> None:
         await self.authority.start()
         self._tasks = [
-            asyncio.create_task(self._for_ever("the ledger writer", self._writer.run())),
-            asyncio.create_task(self._for_ever("the spend publisher", self._spend.run())),
+            self._bus.background("the ledger's writer", self._writer.run),
+            self._bus.background("the publisher of spend", self._spend.run),
         ]
 
     async def _open(self) -> None:
@@ -81,13 +77,6 @@ class Accounting:
     async def _refresh(self, state: State, position: int) -> None:
         await self._keys.refresh(state, position)
         await self._price_list.refresh(state)
-
-    async def _for_ever(self, name: str, work: Coroutine[None, None, None]) -> None:
-        try:
-            await work
-        except Exception as error:
-            log.exception("%s failed", name)
-            self._bus.fail(f"{name} failed: {type(error).__name__}: {error}")
 
     async def stop(self) -> None:
         for task in self._tasks:

@@ -48,6 +48,7 @@ class Gateway:
 
     def __init__(self, settings: GatewaySettings, bus: Bus, listening: socket.socket, crowd: Crowd) -> None:
         gateway_id = settings.instance
+        self._bus = bus
         try:
             secret = None
             if settings.fleet_secret is not None:
@@ -86,7 +87,7 @@ class Gateway:
         Admin(door, bus)
         # Answers in flight may use most of the time a stop has; the rest is for the spool and the bus.
         drain_s = max(1.0, settings.stop_timeout_s - 4)
-        self._http = HttpServer(door, listening, crowd, settings.keep_alive_s, drain_s)
+        self._http = HttpServer(door, listening, crowd, settings.keep_alive_s, drain_s, bus.fail)
         self._ends_after_s = max(0.0, drain_s - TELLING_S)
         self._background: list[asyncio.Task[None]] = []
         self._started = False
@@ -101,8 +102,8 @@ class Gateway:
         await self._rates.start(self._own_in_flight, self._waiting.counts)
         await self._checks.start()
         self._publisher.start()
-        loops = (self._engines.sweep(), self._keep_alives.run(), self._measure())
-        self._background = [asyncio.create_task(one) for one in loops]
+        loops = {"engines": self._engines.sweep, "keep-alives": self._keep_alives.run, "gauges": self._measure}
+        self._background = [self._bus.background(name, loop) for name, loop in loops.items()]
         for view in (self._policies, self._budgets, self._keys, self._routes):
             await view.caught_up()
         await self._http.start()

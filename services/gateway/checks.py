@@ -60,7 +60,7 @@ class Checks:
 
     async def start(self) -> None:
         self._inbox = await self._bus.inbox(self._on_verdict)
-        self._task = asyncio.create_task(self._send_observed())
+        self._task = self._bus.background("checks that are not waited for", self._send_observed)
 
     async def stop(self) -> None:
         if self._task is not None:

@@ -10,9 +10,11 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 
 import msgspec
 
+from libs.bus import supervise
 from libs.runtime import metrics
 from libs.runtime.run import version
 from libs.runtime.status import PortTaken, StatusServer
@@ -37,8 +39,16 @@ NOT_INHERITED = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 class WorkerProcess:
     """One worker: started, watched, started again."""
 
-    def __init__(self, settings: GatewaySettings, index: int, listening: socket.socket, crowd_fd: int) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        index: int,
+        listening: socket.socket,
+        crowd_fd: int,
+        fail: Callable[[str], None],
+    ) -> None:
         self._index = index - 1
+        self._fail = fail
         self._crowd_fd = crowd_fd
         self._settings = msgspec.structs.replace(
             settings,
@@ -87,7 +97,7 @@ class WorkerProcess:
                     env=environment | {VARIABLE: encode(inheritance)},
                     pass_fds=(inheritance.listening_fd, inheritance.crowd_fd, inheritance.control_fd),
                 )
-            listening = asyncio.create_task(self._listen(ours))
+            listening = supervise(lambda: self._listen(ours), name="a worker's report", fail=self._fail)
             try:
                 status = await self._process.wait()
             finally:
@@ -101,10 +111,11 @@ class WorkerProcess:
         """What the worker says of its readiness: JSON lists of reasons, a line each."""
         loop = asyncio.get_running_loop()
         held = b""
-        while data := await loop.sock_recv(control, 65536):
-            *lines, held = (held + data).split(b"\n")
-            if lines:
-                self.not_ready = msgspec.json.decode(lines[-1], type=list[str])
+        with contextlib.suppress(OSError):  # it was killed, which is noticed elsewhere
+            while data := await loop.sock_recv(control, 65536):
+                *lines, held = (held + data).split(b"\n")
+                if lines:
+                    self.not_ready = msgspec.json.decode(lines[-1], type=list[str])
 
     def stop(self) -> None:
         self._stopping.set()
@@ -127,6 +138,7 @@ class Parent:
         self._asked_to_stop = asyncio.Event()
         self._workers: list[WorkerProcess] = []
         self._stopping = False
+        self._failure = ""
 
     def not_ready(self) -> list[str]:
         """Ready as long as one worker is: it answers for the others."""
@@ -146,7 +158,7 @@ class Parent:
         try:
             listening = listen(settings.host, settings.port)
             if settings.status_port:
-                status = StatusServer("gateway", settings.status_host, settings.status_port, self.not_ready)
+                status = StatusServer("gateway", settings.status_host, settings.status_port, self.not_ready, self._fail)
                 await status.start()
         except PortTaken as problem:
             log.error("gateway cannot start: %s", problem)
@@ -155,11 +167,11 @@ class Parent:
         log.info("gateway %s listens on http://%s:%d with %d workers", version(), settings.host, port, settings.workers)
         crowd_fd = memory(settings.workers)
         self._workers = [
-            WorkerProcess(settings, index, listening, crowd_fd) for index in range(1, settings.workers + 1)
+            WorkerProcess(settings, index, listening, crowd_fd, self._fail) for index in range(1, settings.workers + 1)
         ]
-        keeping = [asyncio.create_task(worker.keep()) for worker in self._workers]
-        telling = asyncio.create_task(self._tell())
-        watchdog = asyncio.create_task(self._notifier.feed_watchdog())
+        keeping = [supervise(worker.keep, name="a worker's keeper", fail=self._fail) for worker in self._workers]
+        telling = supervise(self._tell, name="telling readiness", fail=self._fail)
+        watchdog = supervise(self._notifier.feed_watchdog, name="systemd watchdog", fail=self._fail)
         await self._asked_to_stop.wait()
         clean = await self._stop(keeping)
         for task in (telling, watchdog):
@@ -171,7 +183,13 @@ class Parent:
         if status is not None:
             await status.stop()
         log.info("gateway stopped")
-        return 0 if clean else 1
+        if self._failure:
+            log.error("gateway must start again: %s", self._failure)
+        return 0 if clean and not self._failure else 1
+
+    def _fail(self, why: str) -> None:
+        self._failure = self._failure or why
+        self._asked_to_stop.set()
 
     async def _stop(self, keeping: list[asyncio.Task[None]]) -> bool:
         self._stopping = True

@@ -32,7 +32,7 @@ class Publisher:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._task = self._bus.background("the publisher of usage", self._run)
 
     async def stop(self) -> None:
         """Publish what is there, as far as the bus takes it, and end."""

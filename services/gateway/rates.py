@@ -44,7 +44,7 @@ class Rates:
         """``waiting``: the live counts of requests that wait for a model."""
         await self._bus.listen(GatewayRates, self._on_rates)
         await self._catch_up()
-        self._task = asyncio.create_task(self._publish(own_in_flight, waiting))
+        self._task = self._bus.background("rates", lambda: self._publish(own_in_flight, waiting))
 
     async def stop(self) -> None:
         if self._task is not None:

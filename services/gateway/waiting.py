@@ -109,7 +109,7 @@ class Waiting:
     def wake(self, model: str) -> None:
         """Have the scheduler told that somebody asks for it; nothing waits for that."""
         if model not in self._waking and not self._ending:
-            self._waking[model] = asyncio.create_task(self._wake(model))
+            self._waking[model] = self._bus.background(f"waking {model}", lambda: self._wake(model))
 
     async def _wake(self, model: str) -> None:
         complained = False

@@ -59,12 +59,16 @@ class Worker:
     def __init__(
         self, settings: GatewaySettings, bus: Bus, listening: socket.socket, crowd: Crowd, control: socket.socket
     ) -> None:
+        self._bus = bus
         self._gateway = Gateway(settings, bus, listening, crowd)
         self._control = control
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._end_with_parent()), asyncio.create_task(self._report())]
+        self._tasks = [
+            self._bus.background("the watch over the parent", self._end_with_parent),
+            self._bus.background("the report to the parent", self._report),
+        ]
         await self._gateway.start()
         # Requests leave almost no cycles behind: what lives for good is not looked through again and again.
         gc.collect()
@@ -93,7 +97,11 @@ class Worker:
         while True:
             reasons = self.not_ready()
             if reasons != told:
-                await asyncio.get_running_loop().sock_sendall(self._control, msgspec.json.encode(reasons) + b"\n")
+                line = msgspec.json.encode(reasons) + b"\n"
+                try:
+                    await asyncio.get_running_loop().sock_sendall(self._control, line)
+                except OSError:
+                    return  # the parent is gone, which is noticed elsewhere
                 told = reasons
             await asyncio.sleep(REPORT_EVERY_S)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from prometheus_client import Counter
 
-from libs.bus import Bus, BusAway
+from libs.bus import Bus
 from libs.events.policy import VerdictBatch, VerdictRecord
 
 log = logging.getLogger("llmgw.guard")
@@ -20,7 +22,20 @@ MOST_WAITING = 20_000
 WAIT_S = 0.5
 """How long a check stays unacknowledged for its fact's sake; judging goes on without it after that."""
 
+STOP_S = 5.0
+
 DROPPED = Counter("llmgw_guard_facts_dropped_total", "Verdict facts given up because the bus took none for too long.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Records on their way. However often it is sent, it is the same message."""
+
+    cause: str
+    message: VerdictBatch
+    written: asyncio.Event
+    """Set when it is on the log and nothing that came before the next batch is missing."""
+    last: bool
 
 
 class Facts:
@@ -30,6 +45,9 @@ class Facts:
         self._bus = bus
         self._guard_id = guard_id
         self._waiting: list[VerdictRecord] = []
+        self._batch: _Batch | None = None
+        self._filled = asyncio.Event()
+        self._empty = asyncio.Event()
         self._written = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -40,8 +58,10 @@ class Facts:
             DROPPED.inc(len(records) - room)
         self._waiting += records[:room]
         written = self._written
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._write(), name="verdict facts")
+        self._empty.clear()
+        self._filled.set()
+        if self._task is None:
+            self._task = self._bus.background("verdict facts", self._write)
         try:
             async with asyncio.timeout(WAIT_S):
                 await written.wait()
@@ -49,22 +69,40 @@ class Facts:
             log.warning("verdict facts wait: the bus has not taken them yet")
 
     async def _write(self) -> None:
-        while self._waiting:
-            batch, written = self._waiting[:MOST_A_BATCH], self._written
-            if len(batch) == len(self._waiting):
-                self._written = asyncio.Event()
-            message = VerdictBatch(guard_id=self._guard_id, records=tuple(batch))
-            try:
-                await self._bus.append(message, cause=f"verdicts:{os.urandom(8).hex()}")
-            except BusAway as why:
-                log.warning("%d verdict facts wait: %s", len(self._waiting), why)
-                return
-            del self._waiting[: len(batch)]
-            if written is not self._written:
-                written.set()
+        while True:
+            while self._waiting:
+                batch = self._batch = self._batch or self._next()
+                await self._bus.append(batch.message, cause=batch.cause)
+                self._batch = None
+                del self._waiting[: len(batch.message.records)]
+                if batch.last:
+                    batch.written.set()
+            self._empty.set()
+            self._filled.clear()
+            await self._filled.wait()
+
+    def _next(self) -> _Batch:
+        records = tuple(self._waiting[:MOST_A_BATCH])
+        last = len(records) == len(self._waiting)
+        batch = _Batch(
+            cause=f"verdicts:{os.urandom(8).hex()}",
+            message=VerdictBatch(guard_id=self._guard_id, records=records),
+            written=self._written,
+            last=last,
+        )
+        if last:
+            self._written = asyncio.Event()
+        return batch
 
     async def stop(self) -> None:
-        """Write what is left, within the time an append tries."""
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self._write()
+        """Write what is left, as far as the bus takes it now."""
+        if self._task is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await self._empty.wait()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._waiting:
+            log.error("%d verdict facts are lost: the bus took none before the end", len(self._waiting))
+            DROPPED.inc(len(self._waiting))

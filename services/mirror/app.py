@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 
-from libs.bus import Authority, Bus, BusAway, Misconfigured, OwnedView, Snapshot
+from libs.bus import Authority, Bus, Misconfigured, OwnedView, Snapshot
 from libs.events import Command, Event
 from libs.events.commands import ImportVersion
 from libs.events.library import ImportProgress, MirrorServing
@@ -76,8 +76,8 @@ class Mirror:
         # Not before the log is read: files of versions added later would look like files nobody has.
         self._library.changed()
         self._tasks = [
-            asyncio.create_task(self._library.keep(), name="library"),
-            asyncio.create_task(self._say_where(), name="address"),
+            self._bus.background("the library's keeper", self._library.keep),
+            self._bus.background("the mirror's address", self._say_where),
         ]
         await self._bus.answer("mirror", {ExamineMirror: self._examine, ListLibrary: self._list})
 
@@ -109,7 +109,7 @@ class Mirror:
     async def _work(self, command: Command, command_id: str, event: Event | None) -> Event | None:
         if not isinstance(command, ImportVersion):
             return event
-        telling = asyncio.create_task(self._tell_progress(), name="progress")
+        telling = self._bus.background("an import's progress", self._tell_progress)
         try:
             return await self._library.bring(command)
         finally:
@@ -135,17 +135,11 @@ class Mirror:
     async def _say_where(self) -> None:
         """Put the address on the log, when it is not what the log says already."""
         mirror_id = self._settings.instance
-        while True:
-            known = self._authority.state.mirrors.get(mirror_id)
-            if known is not None and known.url == self.url:
-                break
+        known = self._authority.state.mirrors.get(mirror_id)
+        if known is None or known.url != self.url:
             serving = MirrorServing(at=utc_now(), mirror_id=mirror_id, url=self.url)
-            try:
-                # Named after what it replaces: said twice it is one event, said again after another it is a new one.
-                await self._bus.append(serving, cause=f"{mirror_id}:serving:{known.position if known else 0}")
-                break
-            except BusAway as why:
-                log.warning("the address cannot be put on the log: %s; trying again", why)
+            # Named after what it replaces: said twice it is one event, said again after another it is a new one.
+            await self._bus.append(serving, cause=f"{mirror_id}:serving:{known.position if known else 0}")
         self._said = True
 
     async def _examine(self, question: ExamineMirror) -> Examined:

@@ -230,7 +230,7 @@ def build(settings: NodeAgentSettings, bus: Bus) -> NodeAgent | Fleet:
         return NodeAgent(settings, bus)
     from .fleet import Fleet
 
-    return Fleet(settings)
+    return Fleet(settings, bus.fail)
 
 
 __all__ = ["NodeAgent", "build", "stop_all"]

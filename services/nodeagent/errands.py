@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,8 @@ class Errands:
             self._records = {number: one for number, one in self._records.items() if number not in over}
         for record in due:
             if record.number not in self._under_way:
-                task = asyncio.create_task(self._carry_out(record), name=f"errand {record.number}")
-                self._under_way[record.number] = task
+                carry_out = partial(self._carry_out, record)
+                self._under_way[record.number] = self._node.bus.background(f"errand {record.number}", carry_out)
 
     async def close(self) -> None:
         tasks = list(self._under_way.values())

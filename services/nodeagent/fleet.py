@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import yaml
 
-from libs.bus import Bus, BusSettings, connect
+from libs.bus import Bus, BusSettings, connect, supervise
 from libs.bus.identities import node_identity
 from libs.bus.transport import Misconfigured
 
@@ -32,8 +34,9 @@ _MACHINE = msgspec.structs.fields(SimulatedMachine)
 class Fleet:
     """The service when the settings name a fleet file."""
 
-    def __init__(self, settings: NodeAgentSettings) -> None:
+    def __init__(self, settings: NodeAgentSettings, fail: Callable[[str], None]) -> None:
         self._settings = settings
+        self._fail = fail
         self._agents: dict[str, NodeAgent] = {}
         self._lines = AgentLines()
         self._running: list[asyncio.Task[None]] = []
@@ -46,7 +49,9 @@ class Fleet:
         self._count = len(machines)
         logging.getLogger().addHandler(self._lines)
         shared = Shared(await engines(of_machine(self._settings, machines[0])), self._lines)
-        self._running = [asyncio.create_task(self._keep(machine, shared), name=machine.id) for machine in machines]
+        self._running = [
+            supervise(partial(self._keep, machine, shared), name=machine.id, fail=self._fail) for machine in machines
+        ]
 
     async def _keep(self, machine: FleetMachine, shared: Shared) -> None:
         """One machine's agent, begun anew whenever its connection broke beyond repair."""

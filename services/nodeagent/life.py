@@ -75,11 +75,15 @@ class ShardLife(ShardState):
 
     def begin(self) -> None:
         """Bring the shard up; its record says that nothing of it runs yet."""
-        self._task = asyncio.create_task(self._live(self._bring_up), name=f"shard {self.wanted.shard_id}")
+        self._run(lambda: self._live(self._bring_up))
 
     def adopt(self) -> None:
         """Go on where an earlier agent left off."""
-        self._task = asyncio.create_task(self._live(self._take_over), name=f"shard {self.wanted.shard_id}")
+        self._run(lambda: self._live(self._take_over))
+
+    def _run(self, part: Callable[[], Awaitable[None]]) -> None:
+        """Live through this part of it from now on. Engines outlive an agent that ends for a fault in it."""
+        self._task = self._node.bus.background(f"shard {self.wanted.shard_id}", part)
 
     async def let_go(self) -> None:
         """Stop watching; the engine stays as it is."""
@@ -104,7 +108,7 @@ class ShardLife(ShardState):
             log.error("shard %s: that it is stopped cannot be written down: %s", self.wanted.shard_id, error)
         earlier = self._task
         self.ready = False
-        self._task = asyncio.create_task(self._stop(earlier), name=f"stop {self.wanted.shard_id}")
+        self._run(lambda: self._stop(earlier))
 
     def renew(self, number: int) -> None:
         """Start the engine anew, once for each errand: a serving one when it has no request, or half a minute on."""
@@ -117,9 +121,7 @@ class ShardLife(ShardState):
         self._write(phase="renewing")
         earlier = self._task
         self.ready = False
-        self._task = asyncio.create_task(
-            self._live(lambda: self._begin_anew(earlier)), name=f"shard {self.wanted.shard_id}"
-        )
+        self._run(lambda: self._live(lambda: self._begin_anew(earlier)))
 
     # the parts of a life
 
@@ -383,4 +385,4 @@ class ShardLife(ShardState):
 
     def go_on_stopping(self) -> None:
         """An earlier agent was stopping it."""
-        self._task = asyncio.create_task(self._stop(None), name=f"stop {self.wanted.shard_id}")
+        self._run(lambda: self._stop(None))

@@ -40,8 +40,8 @@ class Telemetry:
     def start(self, look: Callable[[], None]) -> None:
         """``look`` is called now and then to say what the machine is, should that have changed."""
         self._tasks = [
-            asyncio.create_task(self._sample_on(), name="telemetry"),
-            asyncio.create_task(self._look_on(look), name="hardware"),
+            self._bus.background("telemetry", self._sample_on),
+            self._bus.background("the look at the hardware", lambda: self._look_on(look)),
         ]
 
     async def stop(self) -> None:

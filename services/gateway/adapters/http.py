@@ -13,6 +13,8 @@ from typing import Any, Literal, cast
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from libs.bus import supervise
+
 from .crowd import Crowd
 
 log = logging.getLogger("llmgw.gateway")
@@ -278,8 +280,15 @@ class HttpServer:
     """Serves an ASGI application until it is stopped; requests in flight then have ``drain_s`` to end."""
 
     def __init__(
-        self, application: Any, listening: socket.socket, crowd: Crowd, keep_alive_s: int, drain_s: float
+        self,
+        application: Any,
+        listening: socket.socket,
+        crowd: Crowd,
+        keep_alive_s: int,
+        drain_s: float,
+        fail: Callable[[str], None],
     ) -> None:
+        self._fail = fail
         config = uvicorn.Config(
             application,
             http=ClientConnection,
@@ -302,7 +311,7 @@ class HttpServer:
         self._acceptor: _Acceptor | None = None
 
     async def start(self) -> None:
-        self._task = asyncio.create_task(self._server.serve(sockets=[]))
+        self._task = supervise(lambda: self._server.serve(sockets=[]), name="the HTTP server", fail=self._fail)
         while not self._server.started:
             if self._task.done():
                 await self._task
@@ -310,7 +319,7 @@ class HttpServer:
             await asyncio.sleep(0.005)
         state = self._server.server_state
         self._acceptor = _Acceptor(self._listening, self._connection, self._crowd, lambda: len(state.connections))
-        self._looking = asyncio.create_task(self._look())
+        self._looking = supervise(self._look, name="the look at connections", fail=self._fail)
 
     def _connection(self) -> asyncio.Protocol:
         return ClientConnection(self._server.config, self._server.server_state, self._server.lifespan.state)

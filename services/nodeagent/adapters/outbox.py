@@ -48,7 +48,7 @@ class Outbox:
         return sorted(self._folder.glob("[0-9]*.json"))
 
     def start(self, bus: Bus) -> None:
-        self._task = asyncio.create_task(self._send(bus), name="outbox")
+        self._task = bus.background("the outbox", lambda: self._send(bus))
 
     async def stop(self, patience_s: float) -> None:
         """Wait a little for what is still to be sent, then leave the rest for the next agent."""

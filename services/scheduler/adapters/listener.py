@@ -110,7 +110,7 @@ class Listener:
         await self._bus.listen(MachineSample, self.hear)
         await self.gateways.start(self._bus)
         await self._bus.listen(SchedulerPulse, self.hear_ourselves, instance=self._instance)
-        self._pulse = asyncio.create_task(self._speak(), name="scheduler pulse")
+        self._pulse = self._bus.background("the scheduler's pulse", self._speak)
 
     async def stop(self) -> None:
         if self._pulse is not None:

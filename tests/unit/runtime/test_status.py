@@ -28,7 +28,7 @@ async def get(port: int, path: str) -> tuple[int, bytes]:
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     number = free_port()
-    server = StatusServer("bakery", "127.0.0.1", number, lambda: REASONS)
+    server = StatusServer("bakery", "127.0.0.1", number, lambda: REASONS, pytest.fail)
     await server.start()
     await eventually(lambda: get(number, "/health"))
     yield number
@@ -53,7 +53,7 @@ async def test_metrics(port: int) -> None:
 
 async def test_a_taken_port_is_told(port: int) -> None:
     with pytest.raises(PortTaken, match="set status_port to a free one"):
-        await StatusServer("bakery", "127.0.0.1", port, list).start()
+        await StatusServer("bakery", "127.0.0.1", port, list, pytest.fail).start()
 
 
 async def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
