@@ -24,6 +24,13 @@ class MendedClient(Client):
             # It ended though nobody closed it: without this the client would call itself connected for ever.
             await self._process_op_err(nats.errors.StaleConnectionError())
 
+    async def _attempt_reconnect(self) -> None:
+        # What could not be sent to a server that stands still would be waited for for ever.
+        transport = getattr(self._transport, "_bare_io_writer", None)
+        if transport is not None:
+            transport.transport.abort()
+        await super()._attempt_reconnect()
+
     async def _process_connect_init(self) -> None:
         try:
             await super()._process_connect_init()

@@ -25,12 +25,14 @@ from nats.micro.request import Request
 from .nats_answers import NO_MESSAGE, UNREACHABLE, ApiRefused, meaning
 from .nats_client import MendedClient
 from .nats_reader import PullReader
+from .tasks import supervise
 from .transport import (
     START_LAST,
     START_NEW,
     Answerer,
     BusAway,
     Expectation,
+    Full,
     Headers,
     Link,
     Misconfigured,
@@ -47,6 +49,10 @@ log = logging.getLogger("llmgw.bus")
 
 OLDEST_SERVER = (2, 12, 1)
 """Older servers drop options silently; 2.9 knows neither the fence nor filtered consumers as we use them."""
+LOOK_EVERY_S = 1.0
+PING_EVERY_S = 5
+SILENT_FOR_S = 6.0
+"""JetStream answering nothing for so long is no election of a leader: of several servers another one is tried."""
 HEADERS_BYTES = 16 * 1024
 """Left for headers: the server counts them too, and closes the connection of who sends more than it takes."""
 
@@ -64,7 +70,9 @@ class NatsTransport:
         """Called when the connection is beyond repair: the process should end and be started again."""
         self.renewed = asyncio.Event()
         """Set at every reconnect; whoever waits for it clears it."""
-        self._watchdog = asyncio.create_task(self._watch(), name="bus watchdog")
+        self._silent_since = 0.0
+        """Monotonic seconds: since when JetStream has answered nothing here; 0: it answered the last question."""
+        self._watchdog = supervise(self._watch, name="bus watchdog", fail=lambda why: self.on_failure(why))
 
     @classmethod
     async def connect(cls, url: str, identity: str, credentials: Path | None, name: str) -> NatsTransport:
@@ -135,24 +143,38 @@ class NatsTransport:
         return self._link.connected_since
 
     async def _watch(self) -> None:
-        """A read loop can die while the client still calls itself connected: ask for a pong now and then."""
-        missed = 0
+        """Leave a server that is no good, and say so when no connection is.
+
+        A read loop can die, or a server stand still, while the client still calls itself connected: a pong is asked
+        for now and then. A server cut off from the others answers, and can store and read nothing.
+        """
+        missed, asked = 0, time.monotonic()
         while True:
-            await asyncio.sleep(5)
+            await asyncio.sleep(LOOK_EVERY_S)
             if not self.client.is_connected:
                 missed = 0
                 if self.client.is_closed:
                     self.on_failure("the bus connection was closed")
                     return
                 continue
+            silent_s = time.monotonic() - self._silent_since if self._silent_since else 0.0
+            if silent_s > SILENT_FOR_S and len(self.client.servers) > 1:
+                log.warning("JetStream has not answered for %.0f s here: another server is tried", silent_s)
+                self._silent_since = 0.0
+                await self.client.force_reconnect()
+            if time.monotonic() - asked < PING_EVERY_S:
+                continue
             try:
-                await self.client.rtt(timeout=5)
+                await self.client.rtt(timeout=PING_EVERY_S)
                 missed = 0
             except Exception:
                 missed += 1
-                if missed >= 3:
+                if missed >= 4:
                     self.on_failure("the bus connection is dead though it calls itself connected")
                     return
+                if missed >= 2:
+                    await self.client.force_reconnect()
+            asked = time.monotonic()
 
     def _measure(self, subject: str, payload: bytes) -> None:
         """Raises TooLarge."""
@@ -189,12 +211,17 @@ class NatsTransport:
         """One JetStream API request. Raises what ``nats_answers`` makes of the answer."""
         try:
             message = await self.client.request(subject, payload, timeout=timeout_s, headers=headers)
+            answer: dict[str, Any] = json.loads(message.data)
+            if "error" in answer:
+                raise meaning(subject, answer["error"])
         except UNREACHABLE as error:
+            self._silent_since = self._silent_since or time.monotonic()
             raise BusAway(f"{subject}: {str(error) or type(error).__name__}") from None
-        answer: dict[str, Any] = json.loads(message.data)
-        problem = answer.get("error")
-        if problem is not None:
-            raise meaning(subject, problem)
+        except BusAway as why:
+            if not isinstance(why, Full):
+                self._silent_since = self._silent_since or time.monotonic()
+            raise
+        self._silent_since = 0.0
         return answer
 
     async def api(self, call: str, request: Any = None) -> dict[str, Any]:
@@ -209,6 +236,9 @@ class NatsTransport:
 
     async def extent(self, stream: str) -> tuple[str, int]:
         info = await self.api(f"STREAM.INFO.{stream}")
+        if "cluster" in info and not info["cluster"].get("leader"):
+            # A server cut off from the others says what it has, which may be less than was stored.
+            raise BusAway(f"{stream} has no leader now")
         return str(info["created"]), int(info["state"]["last_seq"])
 
     async def _stored(self, stream: str, request: dict[str, Any]) -> RawMessage | None:

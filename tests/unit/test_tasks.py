@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from libs.bus.tasks import end
+from libs.bus import BusAway
+from libs.bus.tasks import end, supervise
+from libs.bus.transport import Full
 
 
 async def test_a_task_that_loses_its_first_cancellation_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +40,22 @@ async def test_what_an_ended_task_raised_is_dropped() -> None:
     await asyncio.sleep(0)
     await end(task)
     assert task.done()
+
+
+async def test_supervised_work_begins_again_while_the_bus_is_away_and_fails_loudly_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("libs.bus.tasks.RETRY_S", 0.01)
+    tries = 0
+    failures: list[str] = []
+
+    async def work() -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            raise Full("at its bound") if tries == 2 else BusAway("no quorum")
+        raise KeyError("x")
+
+    await asyncio.wait_for(supervise(work, name="the baker", fail=failures.append), 5)
+    assert tries == 4
+    assert failures == ["the baker failed: KeyError: 'x'"]
