@@ -16,10 +16,12 @@ import msgspec.inspect as inspect
 import yaml
 
 from cli.failure import Failed
+from cli.values import MISSING, below, faults_of
 from libs.events.contract import Value
 from libs.events.model import ModelSpec
 from libs.events.policy import PolicySpec
 from libs.events.tenancy import Allowance, OrgSpec, Price, ProjectSpec, TeamSpec
+from libs.runtime.written import two_readings
 
 Kind = Literal["library", "policy", "org", "team", "project", "model", "price"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -122,7 +124,7 @@ class BadFile(Failed):
 def read(texts: Iterable[tuple[str, str]], kind: type[Sections] = Sections) -> list[Item]:
     """The things declared in ``(file name, text)`` pairs, in the order they are to be applied. Raises BadFile.
 
-    ``kind``: the sections a file may have; those beyond ``Sections`` are only checked for unknown keys.
+    ``kind``: the sections a file may have; those beyond ``Sections`` are only checked.
     """
     items: list[Item] = []
     faults: list[str] = []
@@ -187,28 +189,26 @@ def _items(
         )
         return []
     lines: dict[str, int] = {}
-    found = len(faults)
-    _check(file, node, inspect.type_info(kind), "", lines, faults)
-    if len(faults) > found:
-        return []
+    told: dict[str, str] = {}
+    _check(node, inspect.type_info(kind), "", lines, told)
     # Only now: constructing resolves merge keys in the nodes themselves.
-    value = construct(node)
-    items: list[Item] = []
-    for section, element in (
-        ("library", Weights),
-        ("policies", PolicySpec),
-        ("orgs", OrgPart),
-        ("models", ModelSpec),
-        ("prices", Price),
-    ):
-        for number, raw in enumerate(value.get(section) or ()):
-            place = Place(file, f"{section}[{number}]", lines)
-            try:
-                items += _things(msgspec.convert(raw, element), place)
-            except msgspec.ValidationError as error:
-                what, _, where = str(error).partition(" - at `$")
-                faults.append(f"{place.at(where.rstrip('`').lstrip('.'))}: {place.path}{where.rstrip('`')}: {what}")
-    return items
+    value = {section: found for section, found in construct(node).items() if found is not None}
+    unknown = {path.rpartition(".")[0] for path, words in told.items() if words.startswith("unknown key")}
+    for path, words in faults_of(value, kind, ""):
+        # What is missing beside an unknown key was probably meant by it.
+        if not (words == MISSING and path.rpartition(".")[0] in unknown):
+            told.setdefault(path, f"{path}: {words}")
+    at = sorted((Place(file, path, lines).line(), words) for path, words in told.items())
+    faults += [f"{file}:{line}: {words}" for line, words in at]
+    if told:
+        return []
+    declared = msgspec.convert(value, kind)
+    return [
+        thing
+        for section in SECTIONS
+        for number, part in enumerate(getattr(declared, section))
+        for thing in _things(part, Place(file, f"{section}[{number}]", lines))
+    ]
 
 
 def _things(part: Any, place: Place) -> Iterator[Item]:
@@ -238,40 +238,47 @@ def _things(part: Any, place: Place) -> Iterator[Item]:
                     )
 
 
-def _check(file: str, node: yaml.Node, kind: inspect.Type, path: str, lines: dict[str, int], faults: list[str]) -> None:
-    """Note every line, and every key that the type of its mapping does not have; mend halves of characters."""
+def _check(node: yaml.Node, kind: inspect.Type, path: str, lines: dict[str, int], told: dict[str, str]) -> None:
+    """Note every line, and what only the text shows: keys that the type of their mapping does not have or that stand
+    twice, values that two versions of YAML read differently, halves of characters (two halves are put together).
+    """
     lines[path] = node.start_mark.line + 1
     if len(lines) > MOST_VALUES:
         raise _TooMuch
-    if isinstance(node, yaml.ScalarNode) and not _whole(node):
-        faults.append(f"{file}:{node.start_mark.line + 1}: {path}: half of a character stands there: {node.value!r}")
     if isinstance(kind, inspect.UnionType):
         kind = next((one for one in kind.types if not isinstance(one, inspect.NoneType)), kind)
-    if isinstance(node, yaml.MappingNode):
+    if isinstance(node, yaml.ScalarNode):
+        if not _whole(node):
+            told[path] = f"{path}: half of a character stands there: {node.value!r}"
+        differs = two_readings(node)
+        meant = isinstance(kind, inspect.BoolType) and node.tag == "tag:yaml.org,2002:bool"
+        if differs and not meant:
+            told[path] = f"{path}: {differs}"
+    elif isinstance(node, yaml.MappingNode):
+        fields = {one.encode_name: one.type for one in kind.fields} if isinstance(kind, inspect.StructType) else None
         seen: set[str] = set()
         for key_node, value_node in node.value:
             if isinstance(key_node, yaml.ScalarNode):
                 _whole(key_node)
             key = str(key_node.value)
-            here = f"{path}.{key}" if path else key
-            at = f"{file}:{key_node.start_mark.line + 1}"
+            here = below(path, key)
             if key in seen:
-                faults.append(f"{at}: the key {here!r} stands twice: keep one")
+                told[here] = f"the key {here!r} stands twice: keep one"
             seen.add(key)
-            below: inspect.Type = inspect.AnyType()
-            if isinstance(kind, inspect.StructType):
-                fields = {field.encode_name: field.type for field in kind.fields}
+            lines[here] = key_node.start_mark.line + 1
+            inner = kind.value_type if isinstance(kind, inspect.DictType) else inspect.AnyType()
+            if fields is not None:
                 if key not in fields and key_node.tag != "tag:yaml.org,2002:merge":
-                    faults.append(f"{at}: unknown key {here!r}: {_nearest(key, fields)}")
-                below = fields.get(key, below)
-            elif isinstance(kind, inspect.DictType):
-                below = kind.value_type
-            _check(file, value_node, below, here, lines, faults)
+                    told[here] = f"unknown key {here!r}: {_nearest(key, fields)}"
+                inner = fields.get(key, inner)
+            elif isinstance(key_node, yaml.ScalarNode) and (differs := two_readings(key_node)):
+                told[here] = f"{here}: {differs}"
+            _check(value_node, inner, here, lines, told)
             lines[here] = key_node.start_mark.line + 1
     elif isinstance(node, yaml.SequenceNode):
         element = kind.item_type if isinstance(kind, inspect.VarTupleType) else inspect.AnyType()
         for number, child in enumerate(node.value):
-            _check(file, child, element, f"{path}[{number}]", lines, faults)
+            _check(child, element, f"{path}[{number}]", lines, told)
 
 
 def _whole(node: yaml.ScalarNode) -> bool:

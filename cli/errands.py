@@ -11,6 +11,7 @@ import yaml
 
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
+from cli.units import SECONDS
 from libs.bus import Delivery
 from libs.events.commands import GiveErrand
 from libs.events.machine import MachineErrandEnded
@@ -20,10 +21,10 @@ from libs.events.subjects import pattern_of
 patience = click.option(
     "--wait",
     "wait_s",
-    type=click.FloatRange(0),
+    type=SECONDS,
     default=120,
     show_default=True,
-    help="Seconds to wait for the node to say how it ended; it goes on all the same.",
+    help="Time to wait for the node to say how it ended; it goes on all the same.",
 )
 reasoned = click.option("--reason", default="", help="Kept in the log.")
 

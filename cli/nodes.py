@@ -9,6 +9,7 @@ import click
 from cli.cluster import Cluster, on_cluster
 from cli.errands import remove_weights, restart, settings
 from cli.failure import Failed
+from cli.units import WATTS
 from libs.events.commands import (
     CapRack,
     CordonNode,
@@ -154,10 +155,11 @@ async def start_system(cluster: Cluster) -> None:
 
 @system.command("cap-rack")
 @click.argument("rack")
-@click.argument("watts", type=click.IntRange(0), required=False)
+@click.argument("limit", metavar="[WATTS]", type=WATTS, required=False)
 @on_cluster
-async def cap_rack(cluster: Cluster, rack: str, watts: int | None) -> None:
+async def cap_rack(cluster: Cluster, rack: str, limit: float | None) -> None:
     """Limit what the GPUs of a rack (the node label `rack`) may draw together; without WATTS: no limit."""
+    watts = round(limit) if limit is not None else None
     outcome = await cluster.send(CapRack(rack=rack, watts=watts))
     said = f"rack {rack} may draw {watts} W" if watts is not None else f"rack {rack} has no limit"
     cluster.out.one(outcome, [outcome.message or said])

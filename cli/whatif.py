@@ -10,7 +10,7 @@ import click
 
 from cli.apply import texts
 from cli.cluster import Cluster, on_cluster
-from cli.declared import Item, read
+from cli.declared import KINDS, Item, read
 from cli.events import last_sequence
 from cli.failure import Failed
 from cli.past import events_until, last_samples
@@ -47,12 +47,17 @@ async def plan(
     from cli.run import scheduler_fold
 
     items = read(texts(files))
+    others = sorted({item.kind for item in items if not isinstance(item.spec, ModelSpec)}, key=KINDS.index)
+    if others:
+        # On stderr: what is printed is the plan.
+        click.echo(f"not looked at, because only models are placed: {', '.join(others)}", err=True)
     commands: list[Command] = [DefineModel(spec=item.spec) for item in items if isinstance(item.spec, ModelSpec)]
     commands += [StopModel(model=name) for name in stopped]
     commands += [RemoveModel(model=name) for name in removed]
     commands += [DrainNode(machine_id=name) for name in drained]
     if not commands and not lost:
-        raise Failed("there is nothing to try: name a file with models (-f), or --stop, --remove, --drain or --lose")
+        none = f"{', '.join(files)} declares no model" if files else "no change is named"
+        raise Failed(f"there is nothing to try, {none}: give a file with models, --stop, --remove, --drain or --lose")
     events = await events_until(cluster, await last_sequence(cluster, "EVENTS"))
     try:
         found = scheduler_fold(events).what_if(commands, lost, await last_samples(cluster), datetime.now(UTC))

@@ -21,6 +21,8 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from .written import expected, two_readings
+
 URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
 
 
@@ -136,7 +138,7 @@ def load(kind: type[S], service: str, file: Path | None = None, environ: Mapping
         try:
             values[name] = parse(raw, hints[name])
         except msgspec.ValidationError as error:
-            problems.append(f"{where}: {name} is {_shown(raw)!r}: {_complaint(error, hints[name])}")
+            problems.append(f"{where}: {name} is {_shown(raw)!r}: {_complaint(error, name, hints[name])}")
         provenance[name] = where
     problems += [
         f"{field.name} is not set: write it into the file or set {variable(service, field.name)}"
@@ -188,7 +190,24 @@ def _from_file(file: Path | None, problems: list[str]) -> Iterator[Entry]:
             problems.append(f"{file}:{line}: {name} was already set in line {seen[name]}; keep one")
             continue
         seen[name] = line
+        differs = [(one, words) for one in _scalars(value) if (words := two_readings(one))]
+        if differs and not (differs[0][0] is value and value.tag.endswith(":bool")):
+            problems += [f"{file}:{one.start_mark.line + 1}: {name}: {words}" for one, words in differs]
+            continue
         yield name, f"{file}:{line}", constructor.construct_object(value, deep=True), _convert
+
+
+def _scalars(node: yaml.Node) -> Iterator[yaml.ScalarNode]:
+    """Every single value in it."""
+    if isinstance(node, yaml.ScalarNode):
+        yield node
+    elif isinstance(node, yaml.SequenceNode):
+        for one in node.value:
+            yield from _scalars(one)
+    elif isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            for one in pair:
+                yield from _scalars(one)
 
 
 def _from_environment(service: str, hints: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Entry]:
@@ -260,15 +279,15 @@ def _type_name(kind: Any) -> str:
     )
 
 
-def _complaint(error: msgspec.ValidationError, hint: Any) -> str:
+def _complaint(error: msgspec.ValidationError, name: str, hint: Any) -> str:
     """msgspec's message in plain words: what was expected, and the values allowed where they are few."""
     text = str(error).replace("`", "")
     kind, _ = _split(hint)
     unknown = re.search(r"contains unknown field (\S+)", text)
     if unknown:
         return f"{text}{nearest(unknown[1], sorted(_nested_fields(kind)))}"
-    expected = "" if typing.get_origin(kind) not in (Literal,) else f" (expected {_type_name(kind)})"
-    return text[0].lower() + text[1:] + expected
+    few = f" (expected {_type_name(kind)})" if typing.get_origin(kind) is Literal else ""
+    return f"{expected(str(error), name)}{few}"
 
 
 def _nested_fields(kind: Any) -> Iterator[str]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from libs.runtime.written import expected
+
 from .adapters import durable
 from .settings import NodeAgentSettings
 
@@ -92,7 +94,7 @@ def _value(name: str, text: str) -> Any:
     try:
         value = msgspec.json.decode(text.encode(), type=field.type)
     except msgspec.DecodeError as error:
-        raise NotChanged(f"{name}: {text} cannot be it: {error}") from None
+        raise NotChanged(f"{name}: {text} cannot be it: {expected(str(error), name)}") from None
     if name == "dcgm_exporter" and value is not None and not value.startswith(("http://", "https://")):
         raise NotChanged(f"{name}: {value} is not the address of an exporter (http://host:port/metrics)")
     if name in _BOUNDS:

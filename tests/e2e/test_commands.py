@@ -293,3 +293,10 @@ def test_apply_that_prunes_checks_everything_before_its_first_step(cluster: Clus
         "- org pruned",
     ]
     assert [one["model"] for one in cluster.json("model", "list")] == [one["model"] for one in models]
+
+
+def test_plan_says_what_of_a_file_it_does_not_look_at(cluster: Cluster) -> None:
+    nothing = cluster.refused("plan", "-f", "-", stdin="orgs: [{name: acme}]\nprices: [{model: a, prompt_micros: 1}]\n")
+
+    assert nothing.startswith("not looked at, because only models are placed: org, price\n")
+    assert "- declares no model" in nothing

@@ -75,11 +75,22 @@ def test_unknown_names_are_told_with_file_line_and_the_nearest_known(tmp_path: P
 
 def test_wrong_values_name_field_value_and_what_would_be_right(tmp_path: Path) -> None:
     found = problems(tmp_path, "ovens: 0\nbread: cake\nstatus_port: many\n", {"LLMGW_BAKERY_NIGHTLY": "perhaps"})
-    assert found[0] == "FILE:1: ovens is '0': expected int >= 1"
+    assert found[0] == "FILE:1: ovens is '0': a whole number >= 1 is expected"
     assert "FILE:2: bread is 'cake'" in found[1]
     assert "expected rye | wheat" in found[1]
-    assert found[2] == "FILE:3: status_port is 'many': expected int, got str"
-    assert found[3].startswith("LLMGW_BAKERY_NIGHTLY: nightly is 'perhaps': expected bool")
+    assert found[2] == "FILE:3: status_port is 'many': a whole number is expected"
+    assert found[3].startswith("LLMGW_BAKERY_NIGHTLY: nightly is 'perhaps': true or false is expected")
+
+
+def test_what_two_versions_of_yaml_read_differently_is_refused_with_its_line(tmp_path: Path) -> None:
+    found = problems(tmp_path, "nightly: yes\novens: 010\nshelves:\n  - a\n  - on\nstop_timeout_s: 10m\n", {})
+    assert found == [
+        "FILE:2: ovens: 010 is 8 to YAML 1.1 and 10 to YAML 1.2: write the number in full, or put it in quotes where "
+        "text is meant",
+        "FILE:5: shelves: on is true to YAML 1.1 and text to YAML 1.2: write true or false, or put it in quotes where "
+        "text is meant",
+        "FILE:6: stop_timeout_s is '10m': a number is expected, in seconds and without a unit",
+    ]
 
 
 def test_nested_unknown_field(tmp_path: Path) -> None:
