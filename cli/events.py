@@ -86,7 +86,8 @@ async def tail(cluster: Cluster, lines: int, everything: bool, ends: bool) -> No
         say(told)
     caught_up.set()
     if not ends:
-        await asyncio.Event().wait()
+        await cluster.bus.void.wait()
+        raise Failed(f"{cluster.bus.void_because}: run it again to see what the log says now")
 
 
 def says_something(verdicts: VerdictBatch) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
-from libs.events import BadPayload, Command, Event, UnknownTag, decode, subject_of, tag_of
+from libs.events import BadPayload, Command, Event, UnknownTag, decode, decode_as, subject_of, tag_of
 from libs.events.commands import Outcome, Problem
 from libs.events.leadership import ELECTIONS
 from libs.events.questions import Examine, Examined
@@ -25,10 +25,12 @@ from libs.events.refusal import Refused
 from libs.events.subjects import elected as elected_subject
 from libs.events.subjects import matches
 
+from .aside import stand_aside
 from .bus import Bus, Fence, NotLeader
-from .delivery import MESSAGE_ID, REPLY, Delivery
+from .delivery import MESSAGE_ID, Delivery
 from .follow import Follower
 from .lease import RENEW_S
+from .metrics import WENT_BACK
 from .snapshot import Snapshot
 from .tasks import end, supervise
 from .transport import BusAway, BusError, RawMessage
@@ -41,6 +43,8 @@ REMEMBER = timedelta(hours=2)
 """A command may be redelivered while it is in its stream (one hour); the server's own memory is two minutes."""
 SNAPSHOT_EVERY = 5000
 """Events after which the state is kept on disk: a start then reads little more than so many."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
 MOST_ROUNDS = 200
 """Rounds of reacting to one's own decisions after which they are taken not to settle."""
 
@@ -111,10 +115,16 @@ class Authority(Generic[S]):
         self._task: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._outdated = ""
+        """The log holds something of ours that this version cannot read: what is folded beyond is not to be used."""
+        self._void = ""
+        """The log is not the one that was folded: the process is to begin anew."""
         self._supposed: tuple[tuple[str, ...], S] | None = None
         """Commands somebody examined others after, and the state after them; until the log goes on."""
         self.state: S = initial
         self.leading = False
+        self.term = 0
+        """When it was last elected, in microseconds since 1970: later than every election before, so that what was
+        written under a higher term is newer, though the log went back meanwhile and numbers its events again."""
 
     @property
     def position(self) -> int:
@@ -128,14 +138,12 @@ class Authority(Generic[S]):
     def not_ready(self) -> list[str]:
         """Why it should not be relied on yet; a standby is ready."""
         reasons = [] if self.caught_up else [f"{self._service} has not read the log to its end yet"]
-        if self._outdated:
-            reasons.append(self._outdated)
-        return reasons
+        return [*reasons, *filter(None, (self._outdated, self._void))]
 
     async def start(self) -> None:
         start = await self._restore() if self._snapshot is not None else 0
         self._follower = await self._bus.follow(
-            "EVENTS", self._subjects, self._fold, start=start, on_unknown=self._unknown
+            "EVENTS", self._subjects, self._fold, start=start, on_unread=self._unread, begin_anew=self._went_back
         )
         self._task = asyncio.create_task(self._run(), name=f"{self._service} authority")
         if self._on_known is not None:
@@ -168,13 +176,20 @@ class Authority(Generic[S]):
         """Begin with the snapshot, where there is one; returns the sequence up to which it is folded."""
         assert self._snapshot is not None
         try:
-            self._stream, last = await self._bus.transport.extent("EVENTS")
-            found = self._snapshot.load(self._stream, last)
+            extent = await self._bus.transport.extent("EVENTS")
+            self._stream = extent.epoch
+            found = self._snapshot.load(extent.epoch, extent.last)
             stored = await self._bus.transport.message("EVENTS", found.position) if found is not None else None
         except BusError as why:
             log.warning("%s reads the log from its beginning, and keeps no snapshot: %s", self._service, why)
             return 0
-        if found is None or stored is None or stored.headers.get(MESSAGE_ID) != found.mark:
+        if found is None:
+            return 0
+        if stored is None or stored.mark != found.mark:
+            WENT_BACK.labels("EVENTS").inc()
+            log.error(
+                "%s reads the log from its beginning: since its snapshot it was put back from a copy", self._service
+            )
             return 0
         self.state, self._saved, self._mark = found.state, found.position, found.mark
         self._applied = {cause: Applied(*about) for cause, about in found.applied.items()}
@@ -185,6 +200,8 @@ class Authority(Generic[S]):
         """``position`` is the sequence of the last event the state holds. The disk is waited for elsewhere."""
         busy = self._writing is not None and not self._writing.done()
         if self._snapshot is None or position <= self._saved or not self._stream or busy:
+            return
+        if self._outdated or self._void:
             return
         applied = {cause: (a.at, a.tag, a.sequence) for cause, a in self._applied.items()}
         data = self._snapshot.packed(self._stream, position, self._mark, self.state, applied)
@@ -234,7 +251,7 @@ class Authority(Generic[S]):
         assert isinstance(event, Event)
         self._supposed = None
         self.state = self._evolve(self.state, event, delivery.sequence)
-        self._mark = delivery.headers.get(MESSAGE_ID, "")
+        self._mark = delivery.raw.mark
         if delivery.cause.startswith("c-"):
             self._remember(delivery)
         if self._fence and delivery.sequence > self._fence.sequence and delivery.subject == self._fence.subject:
@@ -251,13 +268,22 @@ class Authority(Generic[S]):
                 break
             del self._applied[cause]
 
-    async def _unknown(self, raw: RawMessage) -> None:
+    async def _unread(self, raw: RawMessage) -> None:
         aggregate = raw.subject.split(".")[2]
-        if aggregate in self._owns:
+        if aggregate in self._owns and not self._outdated:
             self._outdated = (
-                f"the log holds {raw.subject}, which this version does not know: a newer {self._service} must lead"
+                f"the log holds {raw.subject} at {raw.sequence}, which this version does not know: "
+                f"start a {self._service} as new as the one that wrote it"
             )
+            log.error("%s cannot lead: %s", self._service, self._outdated)
             self._lose(self._outdated)
+
+    def _went_back(self, why: str) -> None:
+        self._void = f"{why}; beginning anew"
+        self._lose(self._void)
+        if self._snapshot is not None:
+            self._snapshot.drop()
+        self._bus.begin_anew(why)
 
     # leading
 
@@ -271,7 +297,11 @@ class Authority(Generic[S]):
         await self._follower.caught_up.wait()
         try:
             while True:
-                if self._outdated or not (await self._lease.renew() or await self._lease.take()):
+                if self._outdated:
+                    await stand_aside(self._bus, self._service, self._lease, self._outdated)
+                    await asyncio.sleep(0.5)
+                    continue
+                if self._void or not (await self._lease.renew() or await self._lease.take()):
                     await asyncio.sleep(0.5)
                     continue
                 try:
@@ -288,13 +318,14 @@ class Authority(Generic[S]):
     async def _lead(self) -> None:
         assert self._follower is not None
         self._lost.clear()
-        event = ELECTIONS[self._service](at=datetime.now(UTC), instance=self.instance)
+        event = ELECTIONS[self._service](at=await self._later(), instance=self.instance)
         sequence = await self._bus.append(event, cause=f"{self._service}:elected:{os.urandom(8).hex()}")
         self._fence = Fence(elected_subject(self._service), sequence)
         renewing = supervise(self._renew, name=f"{self._service} lease", fail=self._bus.fail)
         worker: Worker | None = None
         try:
             await self._follower.reached(sequence)
+            self.term = (event.at - EPOCH) // MICROSECOND
             self.leading = True
             log.info("%s %s leads from sequence %d on", self._service, self.instance, sequence)
             await self._refresh()
@@ -306,6 +337,13 @@ class Authority(Generic[S]):
             renewing.cancel()
             if worker is not None:
                 await worker.stop()
+
+    async def _later(self) -> datetime:
+        """Now, but later than the last election, whatever clock that was made by."""
+        last = await self._bus.transport.last("EVENTS", elected_subject(self._service))
+        if last is None:
+            return datetime.now(UTC)
+        return max(datetime.now(UTC), decode_as(ELECTIONS[self._service], last.payload).at + MICROSECOND)
 
     async def _renew(self) -> None:
         while True:
@@ -394,9 +432,7 @@ class Authority(Generic[S]):
                 raise Again("another instance leads now", 0.1) from None
             except (BusAway, TimeoutError) as why:
                 raise Again(f"the bus is away: {why or type(why).__name__}") from None
-            reply = delivery.headers.get(REPLY)
-            if reply:
-                await self._bus.reply(reply, outcome)
+            await self._bus.answer_command(delivery, outcome)
 
     async def _carry_out(self, delivery: Delivery, command_id: str) -> Outcome:
         applied = self._applied.get(command_id)

@@ -104,6 +104,9 @@ class Bus:
         self.failed = asyncio.Event()
         """Set when something broke that only a restart of the process mends; ``failure`` says what."""
         self.failure = ""
+        self.void = asyncio.Event()
+        """Set when the log went back: what this process made of it must go, and the process begin anew."""
+        self.void_because = ""
 
     @property
     def identity(self) -> str:
@@ -120,6 +123,10 @@ class Bus:
     def background(self, name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         """Run ``work`` as a task, begun again while the bus is away; when it fails otherwise the process ends."""
         return supervise(work, name=name, fail=self.fail)
+
+    def begin_anew(self, why: str) -> None:
+        self.void_because = self.void_because or why
+        self.void.set()
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -206,12 +213,14 @@ class Bus:
         subjects: Sequence[str],
         handler: Callable[[Delivery], Awaitable[None]],
         start: Start = 0,
-        on_unknown: Callable[[RawMessage], Awaitable[None]] | None = None,
+        on_unread: Callable[[RawMessage], Awaitable[None]] | None = None,
+        begin_anew: Callable[[str], None] | None = None,
     ) -> Follower:
         """Hand every message to ``handler``, in order. What is not known or not readable is skipped and counted.
 
         ``start``: 0 for everything, n for what comes after sequence n, ``new``, or ``last`` (the last message of
-        every subject, then on).
+        every subject, then on). Where the stream goes back, whoever asked for ``new`` or ``last`` gets just that
+        again; what was made of a whole stream is void: ``begin_anew`` is told, which by default sets ``void``.
         """
 
         async def handle(raw: RawMessage) -> None:
@@ -220,16 +229,22 @@ class Bus:
             except UnknownTag as error:
                 SKIPPED.labels("unknown tag").inc()
                 log.warning("%s sequence %d is skipped: %s", stream, raw.sequence, error)
-                if on_unknown is not None:
-                    await on_unknown(raw)
+                if on_unread is not None:
+                    await on_unread(raw)
                 return
             except BadPayload as error:
                 SKIPPED.labels("bad payload").inc()
                 log.error("%s sequence %d is skipped: %s", stream, raw.sequence, error)
+                if on_unread is not None:
+                    await on_unread(raw)
                 return
             await handler(delivery)
 
-        follower = Follower(self.transport, stream, subjects, handle, start, on_failure=self.fail)
+        if begin_anew is None and isinstance(start, int):
+            begin_anew = self.begin_anew
+        follower = Follower(
+            self.transport, stream, subjects, handle, start, on_failure=self.fail, begin_anew=begin_anew
+        )
         self._tasks.append(follower)
         return follower.open()
 
@@ -319,6 +334,11 @@ class Bus:
             ) from None
         finally:
             self._outcomes.pop(command_id, None)
+
+    async def answer_command(self, delivery: Delivery, outcome: Outcome) -> None:
+        """Tell whoever sent a command what became of it."""
+        if inbox := delivery.headers.get(REPLY):
+            await self.reply(inbox, outcome)
 
     async def _inbox_for_outcomes(self) -> str:
         if self._outcome_inbox is None:

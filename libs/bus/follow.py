@@ -1,4 +1,9 @@
-"""Reading a stream in order, for ever: through reconnects, server restarts and gaps."""
+"""Reading a stream in order, for ever: through reconnects, server restarts and gaps.
+
+A sequence means something within one history of its stream only. A store may be wiped, or put back from a copy: then
+other messages stand at the same sequences. Whoever reads on after a gap therefore looks first whether what it read
+last is still there.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,27 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+from .metrics import WENT_BACK
 from .tasks import end
-from .transport import BusAway, Misconfigured, RawMessage, ReaderLost, Start, Transport
+from .transport import (
+    START_LAST,
+    BusAway,
+    Extent,
+    Misconfigured,
+    RawMessage,
+    Reader,
+    ReaderLost,
+    Start,
+    Transport,
+    WentBack,
+)
 
 log = logging.getLogger("llmgw.bus")
 
 RETRY_S = 0.2
+LOOK_AGAIN_S = 5.0
+"""A stream that seems to have gone back is looked at once more after so long: a leader that was cut off from its
+replicas is known by then."""
 
 
 class Follower:
@@ -21,6 +41,9 @@ class Follower:
     When reading has to be opened again it goes on after the last message handled, or, if ``relist`` is set,
     from the last message of every subject again, calling ``relist(True)`` before and ``relist(False)`` after.
     A handler that raises ends the follower: state that missed an event must not be used.
+
+    Where the stream went back, what was handled is void. ``begin_anew`` is told so, with the reason, and the follower
+    ends; without it the follower begins again as it did at first.
     """
 
     def __init__(
@@ -32,6 +55,7 @@ class Follower:
         start: Start,
         relist: Callable[[bool], Awaitable[None]] | None = None,
         on_failure: Callable[[str], None] | None = None,
+        begin_anew: Callable[[str], None] | None = None,
     ) -> None:
         self._transport = transport
         self._stream = stream
@@ -40,10 +64,14 @@ class Follower:
         self._start = start
         self._relist = relist
         self._on_failure = on_failure
+        self._begin_anew = begin_anew
+        self._epoch = ""
+        self._mark = ""
+        """Of the last message handled."""
         self._moved = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
         self.caught_up = asyncio.Event()
-        """Set once everything that was there at the start has been handled; stays set."""
+        """Set once everything that was there at the start has been handled; stays set unless the stream goes back."""
         self.position = int(start) if isinstance(start, int) else 0
         """Sequence of the last message handled."""
 
@@ -85,6 +113,14 @@ class Follower:
             except Misconfigured as why:
                 log.warning("%s cannot be read: %s", self._stream, why)
                 await asyncio.sleep(1)
+            except WentBack as why:
+                WENT_BACK.labels(self._stream).inc()
+                log.error("%s; what was read of it is void", why)
+                self.caught_up.clear()
+                self.position, self._epoch, self._mark = 0, "", ""
+                if self._begin_anew is not None:
+                    self._begin_anew(str(why))
+                    return
             except Exception:
                 log.exception("a message of %s after %d could not be handled", self._stream, self.position)
                 if self._on_failure is not None:
@@ -97,23 +133,66 @@ class Follower:
             start = self.position
         reader = await self._transport.read(self._stream, self._subjects, start)
         try:
-            listing = self._relist is not None
-            if listing and self._relist is not None:
-                await self._relist(True)
-            if reader.pending == 0:
-                listing = await self._listed(listing)
-            while True:
-                message = await reader.next(5.0)
-                if message is None:
-                    continue
-                await self._handle(message)
-                self.position = max(self.position, message.sequence)
-                if message.pending == 0 and (listing or not self.caught_up.is_set()):
-                    listing = await self._listed(listing)
-                async with self._moved:
-                    self._moved.notify_all()
+            # Once the reader is open: were the stream another one afterwards, the reader would be lost with it.
+            if self._relist is None:
+                await self._same_history()
+            await self._hand_on(reader)
         finally:
             await reader.close()
+
+    async def _hand_on(self, reader: Reader) -> None:
+        listing = self._relist is not None
+        if listing and self._relist is not None:
+            await self._relist(True)
+        newest = await self._newest()
+        if reader.pending == 0 and newest == 0:
+            listing = await self._listed(listing)
+        while True:
+            message = await reader.next(5.0)
+            if message is None:
+                continue
+            await self._handle(message)
+            if message.sequence > self.position:
+                self.position, self._mark = message.sequence, message.mark
+            if message.pending == 0 and message.sequence >= newest and (listing or not self.caught_up.is_set()):
+                listing = await self._listed(listing)
+            async with self._moved:
+                self._moved.notify_all()
+
+    async def _newest(self) -> int:
+        """Which message must have been seen before a list of last messages is whole; 0: none.
+
+        The replica that is read may be behind the others: what it lists then is not what there is.
+        """
+        if self._start != START_LAST or self._subjects != (f"$KV.{self._stream.removeprefix('KV_')}.>",):
+            return 0
+        last = await self._transport.last(self._stream, self._subjects[0])
+        return last.sequence if last is not None else 0
+
+    async def _same_history(self) -> None:
+        """Raises WentBack, BusAway."""
+        extent = await self._transport.extent(self._stream)
+        why = await self._gone_back(extent)
+        if why and extent.replicas > 1:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            why = await self._gone_back(await self._transport.extent(self._stream))
+        if why:
+            raise WentBack(why)
+
+    async def _gone_back(self, extent: Extent) -> str:
+        """Why the stream is not the one that was read; empty: it is."""
+        self._epoch = self._epoch or extent.epoch
+        if extent.epoch != self._epoch:
+            return f"{self._stream} was made anew on {extent.epoch}"
+        if extent.last < self.position:
+            return f"{self._stream} was put back from a copy: it ends at {extent.last}, and {self.position} was read"
+        if self.position:
+            stored = await self._transport.message(self._stream, self.position)
+            # One that is gone was too old, or one too many of its subject.
+            if stored is not None and stored.mark != (self._mark or stored.mark):
+                return f"{self._stream} was put back from a copy: another message stands at {self.position}"
+            self._mark = stored.mark if stored is not None else self._mark
+        return ""
 
     async def _listed(self, listing: bool) -> bool:
         if listing and self._relist is not None:

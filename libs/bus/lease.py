@@ -54,6 +54,11 @@ class Lease:
         self._renewed = asked
         return True
 
+    async def free(self) -> bool:
+        """Whether nobody has it. Raises BusAway."""
+        last = await self._transport.last("KV_leases", self._subject)
+        return last is None or last.headers.get("KV-Operation") == "DEL"
+
     async def renew(self) -> bool:
         """Keep it. False when it is lost: taken by another, or not renewed for as long as it lasts."""
         if self._revision is None:

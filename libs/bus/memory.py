@@ -25,6 +25,7 @@ from .transport import (
     Answerer,
     BusAway,
     Expectation,
+    Extent,
     Headers,
     Progress,
     RawMessage,
@@ -73,7 +74,7 @@ class _Stream:
     def last(self, subject: str) -> RawMessage | None:
         self.expire()
         for sequence in reversed(self.messages):
-            if self.messages[sequence].subject == subject:
+            if matches(subject, self.messages[sequence].subject):
                 return self.messages[sequence]
         return None
 
@@ -183,9 +184,9 @@ class MemoryTransport:
         self._reach()
         return self._cluster.streams[stream].messages.get(sequence)
 
-    async def extent(self, stream: str) -> tuple[str, int]:
+    async def extent(self, stream: str) -> Extent:
         self._reach()
-        return self._cluster.created, self._cluster.streams[stream].sequence
+        return Extent(self._cluster.created, self._cluster.streams[stream].sequence)
 
     async def read(self, stream: str, subjects: Sequence[str], start: Start) -> Reader:
         self._reach()

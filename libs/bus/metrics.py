@@ -13,4 +13,9 @@ APPEND_SECONDS = Histogram(
 HANDLED = Counter(
     "llmgw_bus_handled_total", "Messages of durable consumers, by what became of them.", ["consumer", "outcome"]
 )
+WENT_BACK = Counter(
+    "llmgw_bus_went_back_total",
+    "Streams that were found made anew or put back from a copy while they were read.",
+    ["stream"],
+)
 SKIPPED = Counter("llmgw_bus_skipped_total", "Messages a projection does not know or cannot read.", ["reason"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from nats.aio.msg import Msg
@@ -20,6 +20,7 @@ from .transport import BusAway, RawMessage, ReaderLost
 if TYPE_CHECKING:
     from .nats_transport import NatsTransport
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HEARTBEAT_S = 1.0
 SILENT_S = 3.0
 """A reader that got neither message nor heartbeat for this long has lost its consumer."""
@@ -157,7 +158,7 @@ def from_delivery(message: Msg) -> RawMessage:
         payload=message.data,
         headers=message.headers or {},
         sequence=int(tokens[-4]),
-        time=datetime.fromtimestamp(int(tokens[-2]) / 1e9, UTC),
+        time=_EPOCH + timedelta(microseconds=int(tokens[-2]) // 1000),
         pending=int(tokens[-1]),
         count=int(tokens[-3]),
         delivered=int(tokens[-5]),

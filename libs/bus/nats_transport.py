@@ -32,6 +32,7 @@ from .transport import (
     Answerer,
     BusAway,
     Expectation,
+    Extent,
     Full,
     Headers,
     Link,
@@ -53,6 +54,8 @@ LOOK_EVERY_S = 1.0
 PING_EVERY_S = 5
 SILENT_FOR_S = 6.0
 """JetStream answering nothing for so long is no election of a leader: of several servers another one is tried."""
+UNHEARD_NS = 3 * 10**9
+"""Replicas of a stream hear each other once a second."""
 HEADERS_BYTES = 16 * 1024
 """Left for headers: the server counts them too, and closes the connection of who sends more than it takes."""
 
@@ -234,12 +237,17 @@ class NatsTransport:
     async def message(self, stream: str, sequence: int) -> RawMessage | None:
         return await self._stored(stream, {"seq": sequence})
 
-    async def extent(self, stream: str) -> tuple[str, int]:
+    async def extent(self, stream: str) -> Extent:
         info = await self.api(f"STREAM.INFO.{stream}")
         if "cluster" in info and not info["cluster"].get("leader"):
             # A server cut off from the others says what it has, which may be less than was stored.
             raise BusAway(f"{stream} has no leader now")
-        return str(info["created"]), int(info["state"]["last_seq"])
+        replicas = info.get("cluster", {}).get("replicas") or ()
+        heard = 1 + sum(1 for one in replicas if not one.get("offline") and one.get("active", 0) < UNHEARD_NS)
+        if 2 * heard <= 1 + len(replicas):
+            # Cut off from the others it goes on calling itself leader for a while, and may be behind them.
+            raise BusAway(f"the leader of {stream} hears {heard - 1} of its {len(replicas)} replicas")
+        return Extent(str(info["created"]), int(info["state"]["last_seq"]), 1 + len(replicas))
 
     async def _stored(self, stream: str, request: dict[str, Any]) -> RawMessage | None:
         try:

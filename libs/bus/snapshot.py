@@ -1,7 +1,7 @@
 """Snapshots of a projection: a cache on disk, so that a start need not read the whole log.
 
-A snapshot is used only when it was made by the same code, from the same stream, and is not ahead of it. Without
-one, or with one that is refused, a start reads the log from its beginning and comes to the same state.
+A snapshot is used only when it is whole, was made by the same code, from the same stream, and is not ahead of it.
+Without one, or with one that is refused, a start reads the log from its beginning and comes to the same state.
 """
 
 from __future__ import annotations
@@ -35,8 +35,16 @@ def code_hash(*packages: ModuleType) -> str:
     return digest.hexdigest()
 
 
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()
+
+
 Causes = dict[str, tuple[datetime, str, int]]
 """Commands carried out lately: when, the event's tag, its sequence."""
+
+
+DIGEST = 64
+"""Hexadecimal digits of the SHA-256 that stands before the rest of the file."""
 
 
 class _File(msgspec.Struct):
@@ -55,7 +63,7 @@ class Found(msgspec.Struct, Generic[S], frozen=True):
     position: int
     """Sequence of the last event the state holds."""
     mark: str
-    """The id of that event: another one stands there if the log was put back from a copy and went on differently."""
+    """The mark of that event: another one stands there if the log was put back from a copy and went on differently."""
     applied: Causes
 
 
@@ -85,12 +93,16 @@ class Snapshot(Generic[S]):
     def load(self, stream: str, last: int) -> Found[S] | None:
         """None when there is none that may be used.
 
-        ``stream`` identifies the stream (its creation time), ``last`` is its last sequence.
+        ``stream`` is the stream's epoch, ``last`` its last sequence.
         """
         try:
             for left_over in self._path.parent.glob(f"{self._path.name}.*.new"):
                 left_over.unlink()
-            file = msgspec.json.decode(self._path.read_bytes(), type=_File)
+            data = self._path.read_bytes()
+            if _digest(data[DIGEST:]) != data[:DIGEST]:
+                log.warning("the snapshot %s was damaged or changed: reading from the beginning", self._path)
+                return None
+            file = msgspec.json.decode(data[DIGEST:], type=_File)
             if (file.code, file.stream) != (self._code, stream) or file.position > last:
                 log.info("the snapshot %s is of other code or another log: reading from the beginning", self._path)
                 return None
@@ -105,7 +117,12 @@ class Snapshot(Generic[S]):
     def packed(self, stream: str, position: int, mark: str, state: S, applied: Causes) -> bytes:
         """What ``write`` puts on disk: made at once, as the state goes on changing."""
         raw = msgspec.Raw(msgspec.json.encode(self._keep(state)))
-        return msgspec.json.encode(_File(self._code, stream, position, mark, applied, raw))
+        data = msgspec.json.encode(_File(self._code, stream, position, mark, applied, raw))
+        return _digest(data) + data
+
+    def drop(self) -> None:
+        """There is none any more."""
+        self._path.unlink(missing_ok=True)
 
     def write(self, data: bytes) -> None:
         """Whole or not at all, whenever the process ends. A disk that is full costs the cache, nothing else."""

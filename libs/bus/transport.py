@@ -46,6 +46,10 @@ class ReaderLost(BusError):
     """A gap: what was being read must be opened again."""
 
 
+class WentBack(BusError):
+    """A stream is not the one that was read so far, but made anew or put back from a copy. What was read is void."""
+
+
 class Misconfigured(BusError):
     """A stream, bucket or consumer is missing or is not what the topology says, or the server is too old."""
 
@@ -73,6 +77,12 @@ class RawMessage:
     reply: str = ""
     """Where an acknowledgement goes."""
 
+    @property
+    def mark(self) -> str:
+        """What no other message has that ever stands at this place of the stream, should the stream go back: ids are
+        made of causes, which may come about again, but not at the same microsecond."""
+        return f"{self.headers.get('Nats-Msg-Id', self.subject)} {self.time.isoformat() if self.time else ''}"
+
 
 @dataclass(slots=True)
 class Expectation:
@@ -81,6 +91,16 @@ class Expectation:
     sequence: int
     subject: str | None = None
     """None: the subject published to."""
+
+
+class Extent(NamedTuple):
+    """Which stream it is, and how far it goes."""
+
+    epoch: str
+    """When it was created: tells it from another of its name."""
+    last: int
+    """Its last sequence."""
+    replicas: int = 1
 
 
 class Progress(NamedTuple):
@@ -142,13 +162,13 @@ class Transport(Protocol):
         ...
 
     async def last(self, stream: str, subject: str) -> RawMessage | None:
-        """The last message of a subject, read from the stream's leader."""
+        """The last message of a subject, or of all that a pattern covers, read from the stream's leader."""
         ...
 
     async def message(self, stream: str, sequence: int) -> RawMessage | None: ...
 
-    async def extent(self, stream: str) -> tuple[str, int]:
-        """When the stream was created, which tells it from another of its name, and its last sequence."""
+    async def extent(self, stream: str) -> Extent:
+        """As its leader has it. Raises BusAway, also where that leader hears no majority of its replicas."""
         ...
 
     async def read(self, stream: str, subjects: Sequence[str], start: Start) -> Reader:

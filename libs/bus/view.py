@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
+from zlib import crc32
 
 from libs.events import BadPayload, decode_as, decode_token, encode, encode_token
 
 from .follow import Follower
-from .metrics import SKIPPED
+from .metrics import SKIPPED, WENT_BACK
 from .transport import START_LAST, BusAway, RawMessage, Transport
 
 log = logging.getLogger("llmgw.bus")
@@ -19,6 +20,11 @@ V = TypeVar("V")
 OnChange = Callable[[str, V | None], Awaitable[None]]
 GONE = ("DEL", "PURGE")
 RETRY_FOR_S = 15.0
+
+
+def _stamp(raw: RawMessage) -> int:
+    """Tells a revision from another of the same number in a bucket that went back: number, then checksum."""
+    return raw.sequence << 32 | crc32(raw.payload)
 
 
 class View(Generic[V]):
@@ -80,21 +86,34 @@ class View(Generic[V]):
     async def watch(self, on_change: OnChange[V], keys: Iterable[str] = ()) -> Follower:
         """List, then follow. After every gap it lists again: a key that vanished meanwhile is reported as None.
 
-        An older revision is never reported after a newer one.
+        An older revision is never reported after a newer one, unless the bucket itself went back (it was made anew,
+        or put back from a copy): then what it holds now is reported. Who watches single keys, in a bucket it may not
+        read as a whole, cannot know that and is told every revision: it must know from the values which is newer.
         """
         revisions: dict[str, int] = {}
+        """Key to revision and checksum."""
+        older: dict[str, RawMessage] = {}
+        """Listed, and not newer than what is known."""
         present: set[str] = set()
         listed: set[str] | None = None
+        single = tuple(keys)
 
         async def handle(raw: RawMessage) -> None:
             key = self.key_of(raw.subject)
-            gone = raw.headers.get("KV-Operation") in GONE
-            if listed is not None and not gone:
+            if listed is not None:
                 listed.add(key)
-            if raw.sequence <= revisions.get(key, 0):
-                return
-            revisions[key] = raw.sequence
-            if gone:
+            known = revisions.get(key, 0)
+            if _stamp(raw) == known:
+                older.pop(key, None)
+            elif raw.sequence > known >> 32 or single:
+                older.pop(key, None)
+                await take(key, raw)
+            elif listed is not None:
+                older[key] = raw
+
+        async def take(key: str, raw: RawMessage) -> None:
+            revisions[key] = _stamp(raw)
+            if raw.headers.get("KV-Operation") in GONE:
                 if key in present:
                     present.discard(key)
                     await on_change(key, None)
@@ -112,13 +131,24 @@ class View(Generic[V]):
             nonlocal listed
             if begins:
                 listed = set()
+                older.clear()
                 return
-            for key in sorted(present - (listed or set())):
-                present.discard(key)
-                await on_change(key, None)
+            if older:
+                # Not of a leader that was cut off and is behind the others: that raises BusAway.
+                await self.transport.extent(f"KV_{self.bucket}")
+                WENT_BACK.labels(f"KV_{self.bucket}").inc()
+                log.error("bucket %s was made anew or put back from a copy: what it holds now is taken", self.bucket)
+                for key, raw in older.items():
+                    await take(key, raw)
+                older.clear()
+            for key in sorted(revisions.keys() - (listed or set())):
+                del revisions[key]
+                if key in present:
+                    present.discard(key)
+                    await on_change(key, None)
             listed = None
 
-        wanted = [self.subject_of(key) for key in keys] or [f"$KV.{self.bucket}.>"]
+        wanted = [self.subject_of(key) for key in single] or [f"$KV.{self.bucket}.>"]
         follower = Follower(
             self.transport, f"KV_{self.bucket}", wanted, handle, START_LAST, relist=relist, on_failure=self._fail
         )

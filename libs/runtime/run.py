@@ -214,8 +214,17 @@ class Process:
         return DONE
 
     async def _asked_again(self) -> None:
-        """Until the service asks to be started anew; for ever when it is none that does."""
-        await (self._service.again if isinstance(self._service, Renewable) else asyncio.Event()).wait()
+        """Until the service asks to be started anew, if it is one that does, or the log went back."""
+        assert self._bus is not None
+        again = self._service.again if isinstance(self._service, Renewable) else asyncio.Event()
+        waiting = [asyncio.create_task(event.wait()) for event in (self._bus.void, again)]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+        if self._bus.void.is_set():
+            log.error("%s begins anew, from the log as it is now: %s", self._name, self._bus.void_because)
 
     async def _announce_ready(self) -> None:
         told: list[str] = []

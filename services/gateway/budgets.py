@@ -35,7 +35,7 @@ class Prices(Copy[PriceView]):
     async def _changed(self, model: str, value: PriceView | None) -> None:
         if value is None:
             self._views.pop(model, None)
-        elif (known := self._views.get(model)) is None or value.version >= known.version:
+        else:
             self._views[model] = value
 
     def of(self, model: str) -> Price | None:

@@ -71,7 +71,7 @@ class Keys(Copy[KeyView]):
     async def _changed(self, key: str, value: KeyView | None) -> None:
         if value is None:
             self._by_hash.pop(key, None)
-        elif (known := self._by_hash.get(key)) is None or value.position >= known.position:
+        else:
             self._by_hash[key] = value
 
     def get(self, sha256: str) -> KeyView | None:
@@ -194,7 +194,7 @@ class Routes(Copy[Route]):
         if route is None:
             self._models.pop(model, None)
             self._shares.pop(model, None)
-        elif known is None or route.position >= known.route.position:
+        else:
             targets = tuple(self._target(endpoint) for endpoint in route.endpoints if _usable(endpoint))
             share = self._shares.setdefault(model, Share(random.random()))
             self._models[model] = Served(route, targets, share)

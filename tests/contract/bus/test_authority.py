@@ -66,6 +66,7 @@ def authority(
     seen: list[int] | None = None,
     snapshot: Snapshot[State] | None = None,
     on_known: Callable[[], Awaitable[None]] | None = None,
+    owns: tuple[str, ...] = (),
 ) -> Authority[State]:
     async def on_change(state: State, position: int) -> None:
         if seen is not None:
@@ -82,6 +83,7 @@ def authority(
         react=react,
         on_change=on_change,
         on_known=on_known,
+        owns=owns,
         snapshot=snapshot,
     )
 
@@ -272,11 +274,12 @@ async def test_a_start_from_a_snapshot_comes_to_the_same_state_as_one_without(
     for i in range(10):
         await client.command(CordonNode(machine_id=f"m{i}"), command_id=f"c-{i}")
     await first.stop()
-    late = await client.transport.extent("EVENTS")
+    late = (await client.transport.extent("EVENTS")).last
     restored, fresh = kept("b"), authority(bus, "c")
     await restored.start()
+    await eventually(lambda: restored.leading)
     await fresh.start()
-    await eventually(lambda: restored.leading and fresh.position == restored.position > late[1])
+    await eventually(lambda: fresh.position == restored.position > late)
     assert state_hash(restored.state) == state_hash(fresh.state)
     assert len(restored.state.cordoned) == 10
     again = await restored._carry_out(await _command_again(client, "c-3"), "c-3")
@@ -295,7 +298,14 @@ async def test_a_snapshot_of_other_code_another_log_or_with_a_broken_file_is_not
     assert Snapshot(path, State).load("stream-1", 4) is None  # ahead of the log
     assert Snapshot(path, State).load("stream-2", 5) is None
     assert Snapshot(path, State, services.guard.core).load("stream-1", 5) is None
-    path.write_bytes(path.read_bytes()[:-9])
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'["m"]', b'["x"]'))  # changed, and still one that can be read
+    assert Snapshot(path, State).load("stream-1", 5) is None
+    path.write_bytes(whole[:-9])
+    assert Snapshot(path, State).load("stream-1", 5) is None
+    path.write_bytes(whole)
+    assert Snapshot(path, State).load("stream-1", 5) is not None
+    path.write_bytes(b"")
     assert Snapshot(path, State).load("stream-1", 5) is None
 
 
@@ -305,7 +315,7 @@ async def test_a_snapshot_of_a_log_that_went_on_differently_is_not_used(open_bus
     leader = authority(bus, "a")
     await leader.start()
     await client.command(CordonNode(machine_id="m"))
-    stream, last = await bus.transport.extent("EVENTS")
+    stream, last, _ = await bus.transport.extent("EVENTS")
     snapshot = Snapshot(tmp_path / "state.json", State)
     snapshot.write(snapshot.packed(stream, last, "c-other/llmgw.evt.node.x.cordoned", State(drained=("x",)), {}))
     standby = authority(bus, "b", snapshot=snapshot)
@@ -327,3 +337,53 @@ async def test_a_decision_whose_id_somebody_else_used_is_made_all_the_same(open_
     assert outcome.status == "done"
     assert leader.state.cordoned == {"m": ""}
     await leader.stop()
+
+
+async def _unknown_event(bus: Bus) -> None:
+    """As a newer version would write it."""
+    headers = {"Nats-Msg-Id": "c-new/llmgw.evt.node.m.frobnicated", "Llmgw-Type": "node.frobnicated.v1"}
+    await bus.transport.store("llmgw.evt.node.m.frobnicated", b'{"type":"node.frobnicated.v1"}', headers)
+
+
+async def test_one_that_cannot_read_its_own_log_does_not_lead_says_why_and_refuses_at_once(
+    open_bus: Open, tmp_path: Path
+) -> None:
+    bus, client = await open_bus("scheduler"), await open_bus("operator")
+    snapshot = Snapshot[State](tmp_path / "state.json", State)
+
+    def started() -> Authority[State]:
+        return authority(bus, "a", snapshot=snapshot, owns=("node",))
+
+    leader = started()
+    await leader.start()
+    await client.command(CordonNode(machine_id="m"))
+    await _unknown_event(bus)
+    await eventually(lambda: not leader.leading)
+    await bus.append(NodeDrained(at=datetime.now(UTC), machine_id="m"), cause="after it")
+    await eventually(lambda: leader.state.drained == ("m",))
+    await leader.stop()
+
+    again = started()
+    await again.start()
+    await eventually(lambda: again.caught_up)
+    refused = await asyncio.wait_for(client.command(CordonNode(machine_id="n")), 5)
+    assert refused.status == "refused"
+    assert "llmgw.evt.node.m.frobnicated" in refused.problems[0].message
+    assert not again.leading
+    assert "llmgw.evt.node.m.frobnicated" in again.not_ready()[-1]
+    await again.stop()
+
+
+async def test_who_cannot_lead_leaves_commands_to_one_that_can(open_bus: Open) -> None:
+    first, second, client = await open_bus("scheduler"), await open_bus("scheduler"), await open_bus("operator")
+    await _unknown_event(first)
+    older, newer = authority(first, "older", owns=("node",)), authority(second, "newer")  # owns nothing it cannot read
+    await older.start()
+    await eventually(lambda: bool(older.not_ready()))
+    assert (await client.command(CordonNode(machine_id="m"))).status == "refused"
+    await newer.start()
+    await eventually(lambda: newer.leading)
+    outcomes = [await client.command(CordonNode(machine_id=f"m{n}")) for n in range(10)]
+    assert {one.status for one in outcomes} == {"done"}
+    await older.stop()
+    await newer.stop()
