@@ -23,11 +23,13 @@ from .core import body as bodies
 from .core import errors, messages
 from .core.body import Asked, Readable
 from .core.dialects import Events, Spoken
+from .core.doubles import refuse_doubles
 from .core.engine_errors import fault_in
 from .core.errors import Fault, event_of
 from .core.kinds import Kind
 from .core.protocols.events import BadStream
 from .core.raw import present
+from .core.spelling import mended
 from .core.sse import EventStream, Overlong
 from .core.usage import answer_in
 from .door import Door, Handler, may_use, open_to
@@ -103,7 +105,8 @@ class Completions:
         if self._routes.stopped is not None:
             raise errors.stopped("", "system_stopped", self._routes.stopped)
         meter = Meter(self._spool, self._rates, call, kind, key)
-        body = await call.body(self._max_body_bytes)
+        body = mended(await call.body(self._max_body_bytes))
+        refuse_doubles(body)
         media = messages.media(body)
         spoken = None
         if kind.dialect is not None:
@@ -245,7 +248,7 @@ class Completions:
 
         What is to be asked of the same engine next, None when that was all and the client has its answer.
         """
-        payload = await connection.read_all(MAX_ANSWER_BYTES)
+        payload = mended(await connection.read_all(MAX_ANSWER_BYTES))
         if call.answered:
             raise UpstreamFailure("protocol", "the answer is no stream, and one has begun")
         answer = answer_in(payload)

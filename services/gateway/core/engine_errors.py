@@ -58,7 +58,7 @@ def fault_in(payload: bytes, status: int) -> Fault:
     """
     try:
         body = _upstream_body.decode(payload)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, RecursionError):
         return _told(status, payload[:MESSAGE_CHARACTERS].decode("utf-8", "replace").strip(), _UpstreamError())
     error = body.error
     if isinstance(error, str) or error is None:

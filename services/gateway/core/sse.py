@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from .raw import ABSENT, present
+from .spelling import mended
 from .usage import Usage, Used, usage_object
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
@@ -276,7 +277,7 @@ class EventStream:
         if self._first is not None:
             try:
                 first = _fields.decode(self._first)
-            except (msgspec.DecodeError, msgspec.ValidationError):
+            except (msgspec.DecodeError, RecursionError):
                 first = {}
             fields = {k: first[k] for k in ("id", "object", "created", "model", "system_fingerprint") if k in first}
         return _event(msgspec.json.encode({**fields, "choices": [], "usage": usage_object(used)}))
@@ -284,8 +285,8 @@ class EventStream:
 
 def _decoded(data: bytes) -> _Chunk | None:
     try:
-        return _chunk.decode(data)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+        return _chunk.decode(mended(data))
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 
@@ -298,7 +299,7 @@ def _event(data: bytes) -> bytes:
 def _without_usage(data: bytes) -> bytes:
     try:
         fields = _fields.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return data  # a name in it is no text; the client may make of it what it can
     fields.pop("usage", None)
     return msgspec.json.encode(fields)

@@ -67,7 +67,7 @@ def answer_in(payload: bytes) -> Answer | None:
     """None: it is not the JSON object an engine should answer with."""
     try:
         return _answer.decode(payload)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..raw import ABSENT, present
+from ..spelling import Halves, decoded, marked
 from ..usage import Usage, Used
 from .events import BadStream, Events
 from .stops import Stop
@@ -22,7 +23,16 @@ Sort = Literal["thinking", "text", "refusal", "tool"]
 
 class _Function(msgspec.Struct):
     name: str | None = None
-    arguments: Any = None
+    arguments: msgspec.Raw = ABSENT
+
+    @property
+    def text(self) -> str:
+        """The arguments as JSON, whether they came as text or as the object itself."""
+        if not present(self.arguments):
+            return ""
+        if bytes(memoryview(self.arguments)[:1]) == b'"':
+            return msgspec.json.decode(self.arguments, type=str)
+        return bytes(self.arguments).decode()
 
 
 class _ToolCall(msgspec.Struct):
@@ -70,7 +80,7 @@ _chunk = msgspec.json.Decoder(Chunk)
 class Block:
     """One thing of an answer."""
 
-    __slots__ = ("call_id", "index", "key", "name", "opened", "parts", "sent", "sort")
+    __slots__ = ("call_id", "halves", "index", "key", "name", "opened", "parts", "sent", "sort")
 
     def __init__(self, sort: Sort, key: int = 0, call_id: str = "", name: str = "") -> None:
         self.sort: Sort = sort
@@ -81,6 +91,7 @@ class Block:
         self.index = 0
         """Its place among all blocks of the answer, known once it is open."""
         self.parts: list[str] = []
+        self.halves = Halves()
         self.sent = 0
         """Parts that were passed on."""
         self.opened = False
@@ -98,8 +109,8 @@ class Block:
         if not text.endswith("}"):
             return False
         try:
-            msgspec.json.decode(text)
-        except msgspec.DecodeError:
+            decoded(text)
+        except (msgspec.DecodeError, RecursionError):
             return False
         return True
 
@@ -114,6 +125,8 @@ class Blocks:
         self._without = without
         self._queue: deque[Block] = deque()
         self._tools: list[Block] = []
+        self._marked = False
+        """Whether marks of half characters may stand in the piece that was read last."""
         self.stop = Stop()
         self.count = 0
 
@@ -126,8 +139,22 @@ class Blocks:
     def closed(self, block: Block, last: bool) -> None:
         """The open block ends; ``last``: and with it the answer."""
 
-    def take(self, choice: Choice) -> None:
-        """What a choice of a chunk, or of a whole answer, brings."""
+    def read(self, data: bytes) -> Chunk:
+        """A chunk, or a whole answer. Raises BadStream."""
+        legible = marked(data)
+        self._marked = legible is not data
+        try:
+            return _chunk.decode(legible)
+        except (msgspec.DecodeError, RecursionError) as problem:
+            raise BadStream(f"the engine's answer cannot be read: {problem}") from None
+
+    def take(self, chunk: Chunk) -> None:
+        """What the first choice of a chunk, or of a whole answer, brings."""
+        for choice in chunk.choices or ():
+            if choice.index == 0:
+                self._take_choice(choice)
+
+    def _take_choice(self, choice: Choice) -> None:
         delta = choice.delta or choice.message
         if delta is not None:
             for thought in (delta.reasoning_content, delta.reasoning):
@@ -152,8 +179,8 @@ class Blocks:
     def end(self) -> None:
         """Nothing more comes."""
         while self._queue:
-            self._open(self._queue[0])
-            block = self._queue.popleft()
+            block = self._whole(self._queue[0])
+            self._queue.popleft()
             self.closed(block, not self._queue)
 
     def _parts(self, parts: list[Any]) -> None:
@@ -183,10 +210,7 @@ class Blocks:
         elif not block.opened:
             block.call_id = block.call_id or call.id or ""
             block.name = block.name or function.name or ""
-        arguments = function.arguments
-        if arguments is not None and not isinstance(arguments, str):
-            arguments = msgspec.json.encode(arguments).decode()
-        self._add(block, arguments or "")
+        self._add(block, function.text)
 
     def _known(self, call: _ToolCall) -> Block | None:
         """The block a piece of a tool call belongs to.
@@ -209,6 +233,8 @@ class Blocks:
         return block
 
     def _add(self, block: Block, text: str) -> None:
+        if self._marked or block.halves.waiting:
+            text = block.halves.joined(text)
         if text:
             block.parts.append(text)
         self._advance()
@@ -221,7 +247,15 @@ class Blocks:
             self._open(head)
             if len(self._queue) == 1 or not head.whole:
                 return
+            self._whole(head)
             self.closed(self._queue.popleft(), False)
+
+    def _whole(self, block: Block) -> Block:
+        """All of it is out."""
+        if rest := block.halves.rest():
+            block.parts.append(rest)
+        self._open(block)
+        return block
 
     def _open(self, block: Block) -> None:
         if not block.opened:
@@ -259,11 +293,12 @@ class Answer(msgspec.Struct):
 
 def answer_of(payload: bytes, without: frozenset[Sort] = frozenset()) -> Answer:
     """The first choice of a chat completion. Raises BadStream when it is none."""
-    chunk = _decoded(payload)
+    row = _Row(without)
+    chunk = row.read(payload)
     if not chunk.choices:
         raise BadStream("the answer has no choices")
-    row = _Row(without)
-    row.take(chunk.choices[0])
+    chunk.choices[0].index = 0
+    row.take(chunk)
     row.end()
     return Answer(chunk, row.blocks, row.stop)
 
@@ -302,7 +337,7 @@ class ChatStream(Blocks):
             if event.data == b"[DONE]":
                 self._finish()
             else:
-                self._take(_decoded(event.data))
+                self._take(self.read(event.data))
         out = b"".join(self.out)
         self.out.clear()
         return out
@@ -313,19 +348,10 @@ class ChatStream(Blocks):
         if chunk.usage is not None:
             self.used = chunk.usage.used()
         self.begin(chunk)
-        for choice in chunk.choices or ():
-            if choice.index == 0:
-                self.take(choice)
+        self.take(chunk)
 
     def _finish(self) -> None:
         self.begin(Chunk())
         self.end()
         self.finished = True
         self.ended()
-
-
-def _decoded(data: bytes) -> Chunk:
-    try:
-        return _chunk.decode(data)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as problem:
-        raise BadStream(f"the engine's answer cannot be read: {problem}") from None

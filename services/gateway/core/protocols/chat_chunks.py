@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
+from ..spelling import encoded
 from ..usage import Used
 from .counts import chat_usage
 from .events import unnamed
@@ -58,7 +57,7 @@ class ChatWriter:
 def completion(answer_id: str, created: int, model: str, message: Json, finish_reason: str, used: Used) -> bytes:
     """A whole chat completion."""
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
-    return msgspec.json.encode(
+    return encoded(
         {
             "id": answer_id,
             "object": "chat.completion",

@@ -10,13 +10,14 @@ from __future__ import annotations
 import msgspec
 
 from ..errors import Fault
+from ..spelling import encoded
 from ..usage import Used
 from .blocks import Block, ChatStream, Chunk, Sort, answer_of
 from .counts import message_usage
 from .events import named
 from .fields import Json
 from .messages_errors import error_object
-from .partial import value_of
+from .partial import value_of, value_of_cut
 from .stops import Stop
 from .thinking import UNSIGNED
 
@@ -51,8 +52,10 @@ def message(payload: bytes, shape: MessageShape) -> bytes:
     answer = answer_of(payload, shape.without)
     out = _message(shape, answer.chunk.model, answer.used)
     out["content"] = [_whole(block, shape) for block in answer.blocks]
+    if answer.stop.finish == "length" and answer.blocks and answer.blocks[-1].sort == "tool":
+        out["content"][-1]["input"] = value_of_cut(answer.blocks[-1].text)
     out |= _end(answer.stop)
-    return msgspec.json.encode(out)
+    return encoded(out)
 
 
 class MessageEvents(ChatStream):

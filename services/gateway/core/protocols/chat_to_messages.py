@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ..spelling import decoded
 from .fields import Json, Translated, fields, items, left_out, missing, one_of, text, unmappable
 from .thinking import is_signed
 
@@ -229,9 +230,11 @@ def _use(call: Json, at: str) -> Json:
     function = fields(call.get("function"), f"{at}.function")
     arguments = function.get("arguments") or "{}"
     try:
-        value = msgspec.json.decode(text(arguments, f"{at}.function.arguments"), type=dict[str, Any])
-    except (msgspec.DecodeError, msgspec.ValidationError):
-        raise unmappable(f"{at}.function.arguments", "this model takes only a JSON object here") from None
+        value = decoded(text(arguments, f"{at}.function.arguments"))
+    except (msgspec.DecodeError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise unmappable(f"{at}.function.arguments", "this model takes only a JSON object here")
     block: Json = {
         "type": "tool_use",
         "id": text(call.get("id"), f"{at}.id"),

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ..errors import Fault
+from ..spelling import encoded
 from ..usage import Used
 from .blocks import Block, ChatStream, Chunk, answer_of
 from .counts import response_usage
@@ -61,7 +62,7 @@ def response(payload: bytes, shape: ResponseShape) -> bytes:
     items = _Items(shape)
     status = _status(answer.stop)
     output = [items.done(block, _last(status, block, answer.blocks)) for block in answer.blocks]
-    return msgspec.json.encode(_response(shape, answer.chunk, status, output, answer.stop, answer.used))
+    return encoded(_response(shape, answer.chunk, status, output, answer.stop, answer.used))
 
 
 class ResponseEvents(ChatStream):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ..spelling import Number, encoded
 from .events import BadStream
 from .fields import Json
 
@@ -15,7 +16,7 @@ _KEPT = ("model", "messages", "tools", "chat_template_kwargs", "continue_final_m
 def request(chat: Json) -> bytes:
     """The question for a chat request: its prompt as the engine's template renders it, tools and all."""
     out = {name: chat[name] for name in _KEPT if name in chat}
-    return msgspec.json.encode({"add_generation_prompt": True, **out})
+    return encoded({"add_generation_prompt": True, **out})
 
 
 def prompt(body: bytes) -> tuple[str, bytes] | None:
@@ -45,11 +46,11 @@ def further(path: str, body: bytes, payload: bytes) -> tuple[str, bytes] | None:
 def _fields(payload: bytes) -> Json:
     try:
         return _object.decode(payload)
-    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+    except (msgspec.DecodeError, RecursionError) as problem:
         raise BadStream(f"the answer is no JSON object: {problem}") from None
 
 
-_object = msgspec.json.Decoder(Json)
+_object = msgspec.json.Decoder(Json, float_hook=Number)
 
 
 class _Answer(msgspec.Struct):
@@ -64,7 +65,7 @@ def count(payload: bytes) -> int:
     """Tokens of the prompt. Raises BadStream when the answer has none."""
     try:
         read = _answer.decode(payload)
-    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+    except (msgspec.DecodeError, RecursionError) as problem:
         raise BadStream(f"the answer is no list of tokens: {problem}") from None
     if read.count is not None:
         return read.count

@@ -89,7 +89,7 @@ def answer(payload: bytes, asked: Wanted) -> bytes:
         if asked.format == "float" and all(_fits(one.embedding, asked.dimensions) for one in read.data):
             return payload
         vectors = [shortened(_floats(one.embedding), asked.dimensions) for one in read.data]
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as problem:
+    except (msgspec.DecodeError, ValueError, RecursionError) as problem:
         raise BadStream(f"the answer holds no embeddings that can be read: {problem}") from None
     data = fields["data"]
     for one, vector in zip(data, vectors, strict=True):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import msgspec
-
+from ..spelling import encoded
 from ..sse import Lines
 
 
@@ -46,9 +45,9 @@ class Events:
 
 def named(name: str, value: Any) -> bytes:
     """One event as Anthropic and the Responses API write them: the name, and the data on one line."""
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(value))
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), encoded(value))
 
 
 def unnamed(value: Any) -> bytes:
     """One event as Chat writes them."""
-    return b"data: %s\n\n" % msgspec.json.encode(value)
+    return b"data: %s\n\n" % encoded(value)

@@ -11,15 +11,16 @@ from typing import Any
 import msgspec
 
 from ..errors import Fault, bad_body, too_deep
+from ..spelling import Number, encoded
 
 Json = dict[str, Any]
 
 _NAMES = {dict: "an object", list: "an array", str: "text", bool: "true or false", int: "a number", float: "a number"}
-_decoder = msgspec.json.Decoder(dict[str, Any])
+_decoder = msgspec.json.Decoder(dict[str, Any], float_hook=Number)
 
 
 def decoded(body: bytes) -> Json:
-    """The request in ``body``. Raises Fault."""
+    """The request in ``body``, numbers as they were spelt. Raises Fault."""
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError as problem:
@@ -94,4 +95,4 @@ class Translated(msgspec.Struct):
     warnings: list[str] = []
 
     def encoded(self) -> bytes:
-        return msgspec.json.encode(self.body)
+        return encoded(self.body)

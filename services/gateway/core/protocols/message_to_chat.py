@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ..spelling import Number, encoded, mended
 from ..usage import Used
 from .chat_chunks import ChatWriter, completion
 from .counts import MessageUsage
@@ -52,15 +53,15 @@ class _Event(msgspec.Struct):
     error: _Error | None = None
 
 
-_message = msgspec.json.Decoder(_Message)
-_event = msgspec.json.Decoder(_Event)
+_message = msgspec.json.Decoder(_Message, float_hook=Number)
+_event = msgspec.json.Decoder(_Event, float_hook=Number)
 
 
 def chat(payload: bytes, answer_id: str, created: int) -> bytes:
     """The chat completion of a whole Message. Raises BadStream when it is none."""
     try:
-        message = _message.decode(payload)
-    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+        message = _message.decode(mended(payload))
+    except (msgspec.DecodeError, RecursionError) as problem:
         raise BadStream(f"the answer is no Message: {problem}") from None
     texts = [_said(block, "text") for block in message.content if block.get("type") == "text"]
     thoughts = [block for block in message.content if block.get("type") in _THOUGHTS]
@@ -76,7 +77,7 @@ def chat(payload: bytes, answer_id: str, created: int) -> bytes:
 
 
 def _call(block: Json) -> Json:
-    arguments = msgspec.json.encode(block.get("input", {})).decode()
+    arguments = encoded(block.get("input", {})).decode()
     return {
         "id": _said(block, "id"),
         "type": "function",
@@ -115,8 +116,8 @@ class ChatOfMessageEvents:
             if self.finished:
                 break
             try:
-                self._take(_event.decode(event.data))
-            except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, LookupError) as problem:
+                self._take(_event.decode(mended(event.data)))
+            except (msgspec.DecodeError, RecursionError, LookupError) as problem:
                 raise BadStream(f"an event cannot be read: {problem}") from None
         return self._writer.taken()
 
@@ -165,7 +166,8 @@ class ChatOfMessageEvents:
                 self._writer.delta(reasoning_content=delta.thinking)
             case "signature_delta":
                 self._blocks.setdefault(index, {})["signature"] = delta.signature
-            case "input_json_delta" if delta.partial_json:
+            case "input_json_delta" if delta.partial_json and "place" in self._blocks.get(index, {}):
+                # Tools that run at Anthropic are none of the client's, and neither is what they are given.
                 parts.append(delta.partial_json)
                 self._writer.arguments(self._blocks[index]["place"], delta.partial_json)
 
@@ -173,7 +175,7 @@ class ChatOfMessageEvents:
         block, parts = self._blocks.pop(index, {}), self._parts.pop(index, [])
         kind = block.get("type")
         if kind == "tool_use" and not parts:
-            self._writer.arguments(block["place"], msgspec.json.encode(block.get("input") or {}).decode())
+            self._writer.arguments(block["place"], encoded(block.get("input") or {}).decode())
         elif kind == "thinking":
             signed: Any = {**block, "thinking": _said(block, "thinking") + "".join(parts)}
             self._thought(signed)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
+from ..spelling import encoded
 from .fields import Json, Translated, fields, items, left_out, missing, number, one_of, text, unmappable
 from .thinking import Thinking, effort_of
 
@@ -308,7 +307,7 @@ def _url(block: Json, at: str) -> str:
 
 
 def _call(block: Json, at: str) -> Json:
-    arguments = msgspec.json.encode(fields(block.get("input"), f"{at}.input")).decode()
+    arguments = encoded(fields(block.get("input"), f"{at}.input")).decode()
     call = {
         "id": text(block.get("id"), f"{at}.id"),
         "type": "function",

@@ -1,33 +1,45 @@
-"""JSON that was cut off: the tool call of an answer that reached its length limit."""
+"""The arguments of a tool call as an object, also where a model wrote none."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
+from ..spelling import decoded, mended
+from .fields import Json
 
-def value_of(text: str) -> Any:
-    """The arguments of a tool call as the object Anthropic's protocol has there.
+UNREAD = "INVALID_JSON"
+"""The name under which Anthropic's guide of streamed tools has a client put arguments that are no JSON."""
 
-    Of a text that was cut off, what is complete in it: the same as its SDK makes of such a stream (a text or a key
-    that has no end is left out). ``{}`` when there is nothing.
+
+def value_of(text: str) -> Json:
+    """The arguments of a tool call as the object Anthropic's protocol has there; ``{}`` when there are none.
+
+    A text that is no object is passed on as it is: ``{"INVALID_JSON": text}``, which a tool refuses, so that the model
+    is told; nothing of it is left out.
     """
-    try:
-        return msgspec.json.decode(text) if text.strip() else {}
-    except msgspec.DecodeError:
-        return _repaired(text)
+    if not text.strip():
+        return {}
+    for reading in (text.encode(), mended(text.encode())):
+        try:
+            value = decoded(reading)
+        except (msgspec.DecodeError, RecursionError):
+            continue
+        return value if isinstance(value, dict) else {UNREAD: text}
+    return {UNREAD: text}
 
 
-def _repaired(text: str) -> Any:
-    best: Any = {}
+def value_of_cut(text: str) -> Json:
+    """Of a text that was cut off at the answer's length limit, what is complete in it: the same as Anthropic's SDK
+    makes of such a stream (a text or a key that has no end is left out)."""
+    if UNREAD not in (value := value_of(text)):
+        return value
     for end, closing in reversed(_ends(text)):
         try:
-            best = msgspec.json.decode(text[:end] + closing)
-            break
-        except msgspec.DecodeError:
+            best = decoded(text[:end] + closing)
+        except (msgspec.DecodeError, RecursionError):
             continue
-    return best
+        return best if isinstance(best, dict) else {}
+    return {}
 
 
 def _ends(text: str) -> list[tuple[int, str]]:

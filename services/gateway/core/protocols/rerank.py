@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ..body import edited
+from ..spelling import encoded
 from ..usage import Used
 from .events import BadStream
 from .fields import Json, decoded, items, missing, number, text, wrong
@@ -87,7 +88,7 @@ def answer(payload: bytes, body: bytes, answer_id: str) -> bytes:
     tokens = used_in(payload)
     total = tokens.prompt if tokens is not None else 0
     out = {"id": answer_id, "object": "list", "model": asked.get("model"), "results": results}
-    return msgspec.json.encode(
+    return encoded(
         out | {"usage": {"prompt_tokens": total, "total_tokens": total}, "meta": {"tokens": {"input_tokens": total}}}
     )
 
@@ -114,5 +115,5 @@ def _score(result: _Result) -> float:
 def _decoded(payload: bytes) -> _Answer | list[_Result]:
     try:
         return _answer.decode(payload)
-    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+    except (msgspec.DecodeError, RecursionError) as problem:
         raise BadStream(f"the answer is no ranking: {problem}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ..spelling import mended
 from ..usage import Used
 from .chat_chunks import ChatWriter, completion
 from .counts import ResponseUsage
@@ -71,8 +72,8 @@ _event = msgspec.json.Decoder(_Event)
 def chat(payload: bytes, answer_id: str) -> bytes:
     """The chat completion of a whole Response. Raises BadStream when it is none, or a failed one."""
     try:
-        response = _response.decode(payload)
-    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+        response = _response.decode(mended(payload))
+    except (msgspec.DecodeError, RecursionError) as problem:
         raise BadStream(f"the answer is no Response: {problem}") from None
     if response.error is not None:
         raise BadStream(response.error.message)
@@ -115,8 +116,8 @@ class ChatOfResponseEvents:
             if self.finished or event.data == b"[DONE]":
                 break
             try:
-                self._take(_event.decode(event.data))
-            except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, LookupError) as problem:
+                self._take(_event.decode(mended(event.data)))
+            except (msgspec.DecodeError, RecursionError, LookupError) as problem:
                 raise BadStream(f"an event cannot be read: {problem}") from None
         return self._writer.taken()
 

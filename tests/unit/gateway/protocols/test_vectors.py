@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.gateway.core import spelling
 from services.gateway.core.errors import Fault
 from services.gateway.core.protocols import counting, embeddings, rerank
 from services.gateway.core.protocols.embeddings import Wanted
 from services.gateway.core.protocols.events import BadStream
-from services.gateway.core.protocols.partial import value_of
+from services.gateway.core.protocols.fields import decoded as decoded_request
+from services.gateway.core.protocols.partial import value_of, value_of_cut
 
 FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -208,12 +210,26 @@ JSON = st.recursive(
 def test_arguments_that_were_cut_are_what_the_sdk_makes_of_them(value: dict[str, Any], at: int, spaced: bool) -> None:
     text = json.dumps(value, ensure_ascii=False, separators=(", ", ": ") if spaced else (",", ":"))
     cut = text[: 1 + at % len(text)]
-    assert value_of(text) == value
+    assert value_of(text) == value_of_cut(text) == value
     if cut[-1].isdigit() or cut[-1] == "-":
         return  # half a number: jiter leaves it out or not by what it is
-    assert value_of(cut) == jiter.from_json(cut.encode(), partial_mode=True)
+    assert value_of_cut(cut) == jiter.from_json(cut.encode(), partial_mode=True)
 
 
 def test_arguments_that_are_none() -> None:
     assert value_of("") == value_of("  ") == {}
-    assert value_of("garbage") == {}
+    assert value_of_cut("garbage") == {}
+
+
+@pytest.mark.parametrize("text", ["garbage", '{"a":NaN,"b":2}', '{"a": 1', "[1]", '"x"', "7", "[" * 5000])
+def test_arguments_that_were_not_cut_are_never_shortened(text: str) -> None:
+    assert value_of(text) == {"INVALID_JSON": text}
+
+
+@pytest.mark.parametrize(
+    "number", ["1e400", "-1E+400", "1.10", "0.30000000000000004441", "123456789012345678901234567890", "-0.0"]
+)
+def test_numbers_keep_their_spelling(number: str) -> None:
+    text = f'{{"id":{number}}}'
+    assert spelling.encoded(value_of(text)).decode() == text
+    assert spelling.encoded(decoded_request(text.encode())).decode() == text
