@@ -15,9 +15,10 @@ import yaml
 from cli.cluster import Cluster, on_cluster, outcome_words
 from cli.declared import BadFile, Kind, Weights, kinds_held, read
 from cli.failure import Failed
-from cli.library import IMPORT_S
+from cli.library import bring
 from cli.plan import Current, Step, document, plan, pruning, sections, still_used, unknown_policies
 from libs.events.codec import encode
+from libs.events.commands import ImportVersion
 from libs.events.questions import (
     ExamineAccounting,
     Examined,
@@ -177,15 +178,22 @@ def field_of(path: str) -> str:
     return path.removeprefix("spec").removeprefix("price").removeprefix(".")
 
 
+async def carried_out(cluster: Cluster, step: Step) -> tuple[str, str]:
+    """A step's status, and why it failed where it did. Raises Failed."""
+    if isinstance(step.command, ImportVersion):
+        imported = await bring(cluster, step.command)
+        return imported.status, imported.message
+    outcome = await cluster.try_to(step.command)
+    return outcome.status, outcome_words(outcome) if outcome.status in ("refused", "failed") else ""
+
+
 async def carry_out(cluster: Cluster, steps: Sequence[Step]) -> None:
     """Send one command after another. Raises Failed at the first that is not done, saying what was and was not."""
     results: list[StepDone] = []
     for number, step in enumerate(steps):
         what = f"{step.kind} {step.name}"
         try:
-            outcome = await cluster.try_to(step.command, IMPORT_S if step.kind == "library" else 30.0)
-            failure = outcome_words(outcome) if outcome.status in ("refused", "failed") else ""
-            status = outcome.status
+            status, failure = await carried_out(cluster, step)
         except Failed as error:
             failure, status = error.message, "failed"
         results.append(step_done(step, status, failure))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import click
+import msgspec
 
 from cli.cluster import Cluster, on_cluster
-from cli.progress import ProgressLine
-from libs.events.commands import ImportVersion, RemoveVersion
-from libs.events.library import ImportProgress
+from cli.failure import Failed
+from cli.progress import ProgressLine, words
+from libs.bus import Delivery
+from libs.events import encode_token, plane, tag_of
+from libs.events.commands import CancelImport, ImportVersion, RemoveVersion
+from libs.events.library import ImportEnded, ImportProgress, ImportStarted, ImportUnderWay, VersionAdded
 from libs.events.questions import LibraryAnswer, ListLibrary
-
-IMPORT_S = 3600.0
-"""The command of an import waits as long: hundreds of gigabytes are read and hashed."""
 
 
 @click.group()
@@ -36,31 +39,95 @@ async def list_library(cluster: Cluster) -> None:
         for entry in answer.entries
         for version, files in entry.versions.items()
     ]
+    for one in answer.imports:
+        click.echo(import_line(one), err=True)
     columns = [("NAME", "name"), ("VERSION", "version"), ("LATEST", "latest"), ("FILES", "files")]
     columns += [("BYTES", "size_bytes"), ("SERVED BY", "mirrors")]
     cluster.out.rows(rows, columns, "the library is empty: `llmgw library import`")
+
+
+def import_line(one: ImportUnderWay) -> str:
+    """An import that goes on, for a person."""
+    far = f", {words(one.done_bytes, one.total_bytes, 0)}" if one.total_bytes else ""
+    return f"import of {one.name} from {one.source}: since {one.since:%Y-%m-%d %H:%M} UTC{far}"
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """How an import ended."""
+
+    name: str
+    status: str
+    """``done``, ``unchanged`` (the library had it), ``failed``, or ``started`` when nobody waited for the end."""
+    message: str = ""
+
+
+async def bring(cluster: Cluster, command: ImportVersion) -> Imported:
+    """Have weights imported and wait for the end, however long that takes. Raises Failed when it cannot begin."""
+    outcome = await cluster.send(command)
+    started = outcome.sequence if outcome.event == tag_of(ImportStarted) else await under_way(cluster, command.name)
+    if started is None:
+        return Imported(name=command.name, status="unchanged")
+    ended: asyncio.Future[VersionAdded | ImportEnded] = asyncio.get_running_loop().create_future()
+    line = ProgressLine(command.name)
+
+    async def show(progress: ImportProgress) -> None:
+        if progress.name == command.name:
+            line.show(progress.done_bytes, progress.total_bytes, progress.bytes_per_s)
+
+    async def look(delivery: Delivery) -> None:
+        event = delivery.message
+        if isinstance(event, VersionAdded | ImportEnded) and event.started == started and not ended.done():
+            ended.set_result(event)
+
+    stop = await cluster.bus.listen(ImportProgress, show)
+    log = await cluster.bus.follow("EVENTS", [plane("evt", "library", encode_token(command.name))], look, start=started)
+    try:
+        end = await ended
+        while await under_way(cluster, command.name) == started:  # noqa: ASYNC110 - it is another process
+            # The mirror reads it on the log just as we do: what is asked next is answered with it.
+            await asyncio.sleep(0.02)
+    finally:
+        await log.stop()
+        await stop()
+        line.end()
+    if isinstance(end, VersionAdded):
+        return Imported(name=command.name, status="done")
+    return Imported(name=command.name, status="failed" if end.problem else "unchanged", message=end.problem)
+
+
+async def under_way(cluster: Cluster, name: str) -> int | None:
+    """The sequence that started the import of a name that goes on now."""
+    answer = await cluster.ask(ListLibrary(), LibraryAnswer)
+    return next((one.started for one in answer.imports if one.name == name), None)
 
 
 @library.command("import")
 @click.argument("name")
 @click.argument("source", metavar="path:/FILE-OR-FOLDER|package:PYTHON_MODULE")
 @click.option("--licence", default="", help="Kept beside the weights.")
+@click.option("--detach", is_flag=True, help="Do not wait for the end: `llmgw library list` shows how far it is.")
 @on_cluster
-async def import_version(cluster: Cluster, name: str, source: str, licence: str) -> None:
-    """Import weights into the library, from where the mirror can read them."""
-    line = ProgressLine(name)
+async def import_version(cluster: Cluster, name: str, source: str, licence: str, detach: bool) -> None:
+    """Import weights into the library, from where the mirror can read them. Whoever stops waiting does not stop it."""
+    command = ImportVersion(name=name, source=source, licence=licence)
+    if detach:
+        await cluster.send(command)
+        cluster.out.one(Imported(name=name, status="started"), [f"{name} is being imported"])
+        return
+    imported = await bring(cluster, command)
+    if imported.status == "failed":
+        raise Failed(f"source: {imported.message}")
+    cluster.out.one(imported, [f"{name}: {'imported' if imported.status == 'done' else 'already there'}"])
 
-    async def show(progress: ImportProgress) -> None:
-        if progress.name == name:
-            line.show(progress.done_bytes, progress.total_bytes, progress.bytes_per_s)
 
-    stop = await cluster.bus.listen(ImportProgress, show)
-    try:
-        outcome = await cluster.send(ImportVersion(name=name, source=source, licence=licence), IMPORT_S)
-    finally:
-        await stop()
-        line.end()
-    cluster.out.one(outcome, [outcome.message or f"{name}: {'imported' if outcome.event else 'already there'}"])
+@library.command("cancel")
+@click.argument("name")
+@click.option("--reason", default="", help="Kept in the log.")
+@on_cluster
+async def cancel(cluster: Cluster, name: str, reason: str) -> None:
+    """Give up the import of a name."""
+    outcome = await cluster.send(CancelImport(name=name, reason=reason))
+    cluster.out.one(outcome, [outcome.message or f"the import of {name} is given up"])
 
 
 @library.command("remove")

@@ -293,6 +293,16 @@ def _shard_stopped(e: shard.ShardStopped) -> str:
 # the library
 
 
+@_says(library.ImportStarted)
+def _import_started(e: library.ImportStarted) -> str:
+    return f"weights {e.name} are being imported from {e.source}"
+
+
+@_says(library.ImportEnded)
+def _import_ended(e: library.ImportEnded) -> str:
+    return f"import of weights {e.name} ended: {e.problem or 'the library had that version already'}"
+
+
 @_says(library.VersionAdded)
 def _version_added(e: library.VersionAdded) -> str:
     size = _size(sum(file.size_bytes for file in e.version.files))

@@ -11,9 +11,11 @@ import msgspec
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.home import PartSeen
+from cli.library import import_line
 from cli.parts import GATEWAY
 from cli.processes import alive
 from libs.events.contract import Question
+from libs.events.library import ImportUnderWay
 from libs.events.questions import (
     LibraryAnswer,
     ListLibrary,
@@ -54,6 +56,8 @@ class Status(msgspec.Struct, frozen=True):
     """Sequence of the last event the scheduler's leader folded."""
     base_url: str | None = None
     """Where clients are answered; None while the cluster is not up, or is not one of this machine."""
+    imports: tuple[ImportUnderWay, ...] = ()
+    """Of weights, that go on now."""
 
 
 @click.command()
@@ -67,9 +71,14 @@ async def status(cluster: Cluster) -> None:
 async def look(cluster: Cluster) -> Status:
     """Ask everybody, side by side; whoever does not answer is shown so."""
 
+    imports: tuple[ImportUnderWay, ...] = ()
+
     async def state_of(name: str, question: Question, kind: type) -> Part:
+        nonlocal imports
         try:
-            await cluster.ask(question, kind, timeout_s=2)
+            answer: object = await cluster.ask(question, kind, timeout_s=2)
+            if isinstance(answer, LibraryAnswer):
+                imports = answer.imports
             return Part(name, "answers")
         except Failed as error:
             return Part(name, error.message)
@@ -90,7 +99,7 @@ async def look(cluster: Cluster) -> Status:
         parts = with_processes(parts, cluster.home.record().parts)
     home = cluster.home
     base_url = home.endpoint().base_url if home is not None and home.endpoint_file.exists() else None
-    return Status(tuple(parts), nodes, models, position, base_url)
+    return Status(tuple(parts), nodes, models, position, base_url, imports)
 
 
 def with_processes(parts: list[Part], seen: dict[str, PartSeen]) -> list[Part]:
@@ -122,5 +131,6 @@ def lines(found: Status) -> Iterator[str]:
         why = f": {model.reason}" if model.reason else ""
         yield f"model {model.model}: {model.state}, {model.ready} of {model.wanted} replicas ready{why}"
         yield from (f"  {replica.replica_id}: {replica.progress}" for replica in model.replicas if replica.progress)
+    yield from map(import_line, found.imports)
     if not found.models:
         yield "no model is defined"

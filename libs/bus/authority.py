@@ -61,7 +61,7 @@ class Authority(Generic[S]):
 
     ``evolve(state, event, position)`` folds one event and returns the state.
     ``decide(state, command, command_id, now)`` returns the event a command causes, None when nothing changes, or
-    raises Refused. ``work`` may follow it with I/O and returns the event to append in its place.
+    raises Refused.
     ``react(state, now)`` returns what should be decided without a command, as (cause, event); it is asked again
     after every fold and every ``tick_s`` until it returns nothing, so it must be settled by its own events.
     ``on_change(state, position)`` writes the views; leader only.
@@ -78,7 +78,6 @@ class Authority(Generic[S]):
         initial: S,
         evolve: Callable[[S, Event, int], S],
         decide: Callable[[S, Any, str, datetime], Event | None],
-        work: Callable[[Any, str, Event | None], Awaitable[Event | None]] | None = None,
         react: Callable[[S, datetime], Sequence[tuple[str, Event]]] | None = None,
         on_change: Callable[[S, int], Awaitable[None]] | None = None,
         on_known: Callable[[], Awaitable[None]] | None = None,
@@ -94,7 +93,6 @@ class Authority(Generic[S]):
         self._subjects = tuple(subjects) if covered else (*subjects, elections)
         self._evolve = evolve
         self._decide = decide
-        self._work = work
         self._react = react
         self._on_change = on_change
         self._on_known = on_known
@@ -225,7 +223,7 @@ class Authority(Generic[S]):
             return Examined(problems=refused.problems)
         except (UnknownTag, BadPayload) as error:
             return Examined(problems=(Problem(path="", message=str(error)),))
-        return Examined(unchanged=event is None and self._work is None)
+        return Examined(unchanged=event is None)
 
     def _supposing(self, commands: tuple[str, ...], now: datetime) -> S:
         """The state there would be after these commands. Not to be changed: it may be asked for again.
@@ -441,10 +439,6 @@ class Authority(Generic[S]):
         try:
             async with self._deciding:
                 event = self._decide(self.state, delivery.message, command_id, datetime.now(UTC))
-                if self._work is None:
-                    return await self._record(event, delivery, command_id)
-            event = await self._work(delivery.message, command_id, event)
-            async with self._deciding:
                 return await self._record(event, delivery, command_id)
         except Refused as refused:
             return Outcome(command_id=command_id, status="refused", message=str(refused), problems=refused.problems)

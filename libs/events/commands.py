@@ -232,10 +232,20 @@ class RemovePolicy(Command, frozen=True, kw_only=True, tag="cmd.guard.remove_pol
 
 @registered
 class ImportVersion(Command, frozen=True, kw_only=True, tag="cmd.mirror.import_version.v1"):
+    """Begin an import. Its outcome says that it began; how it ended is told under that event's sequence."""
+
     name: str
     source: str
     """``path:/abs/file-or-folder`` or ``package:PYTHON_MODULE`` (a model package that has ``assemble()``)."""
     licence: str = ""
+
+
+@registered
+class CancelImport(Command, frozen=True, kw_only=True, tag="cmd.mirror.cancel_import.v1"):
+    """Give up the import of a name. What it brought in is dropped."""
+
+    name: str
+    reason: str = ""
 
 
 @registered

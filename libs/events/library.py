@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from .contract import Event, Telemetry, Value, registered
 from .headers import ModelHeaders
 
@@ -28,10 +30,35 @@ class LibraryVersion(Value, frozen=True, kw_only=True):
 
 
 @registered
+class ImportStarted(Event, frozen=True, kw_only=True, tag="library.import_started.v1"):
+    """Weights are to be brought in. The leader does it, and the next one if it does not end; it is known by this
+    event's sequence, and ends with ``version_added`` or ``import_ended``."""
+
+    ids = ("name",)
+    name: str
+    source: str
+    licence: str = ""
+
+
+@registered
+class ImportEnded(Event, frozen=True, kw_only=True, tag="library.import_ended.v1"):
+    """An import is over and added nothing."""
+
+    ids = ("name",)
+    name: str
+    started: int
+    """Sequence of the event that started it."""
+    problem: str = ""
+    """Why it failed; empty: the library had that version already."""
+
+
+@registered
 class VersionAdded(Event, frozen=True, kw_only=True, tag="library.version_added.v1"):
     ids = ("name",)
     name: str
     version: LibraryVersion
+    started: int = 0
+    """Sequence of the event that started the import this ends; 0: none did."""
 
 
 @registered
@@ -52,6 +79,19 @@ class MirrorServing(Event, frozen=True, kw_only=True, tag="mirror.serving.v1"):
     ids = ("mirror_id",)
     mirror_id: str
     url: str
+
+
+class ImportUnderWay(Value, frozen=True, kw_only=True):
+    """An import that has not ended."""
+
+    name: str
+    source: str
+    started: int
+    """Sequence of the event that started it."""
+    since: datetime
+    done_bytes: int = 0
+    total_bytes: int = 0
+    """0: it waits for others, or the mirror that answers is not the one that does it."""
 
 
 @registered

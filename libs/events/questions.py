@@ -8,6 +8,7 @@ from typing import Literal
 from .commands import Problem
 from .contract import Question, Value, registered
 from .explanation import Explanation
+from .library import ImportUnderWay
 from .model import ModelSpec
 from .policy import PolicySpec
 from .tenancy import Allowance, OrgSpec, Price, ProjectSpec, Role, TeamSpec
@@ -198,6 +199,8 @@ class ListLibrary(Question, frozen=True, kw_only=True, tag="ask.mirror.library.v
 
 class LibraryAnswer(Value, frozen=True, kw_only=True):
     entries: tuple[LibraryEntry, ...]
+    imports: tuple[ImportUnderWay, ...] = ()
+    """In the order in which they are carried out."""
 
 
 @registered

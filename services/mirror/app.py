@@ -7,9 +7,8 @@ import logging
 import socket
 
 from libs.bus import Authority, Bus, Misconfigured, OwnedView, Snapshot
-from libs.events import Command, Event
-from libs.events.commands import ImportVersion
-from libs.events.library import ImportProgress, MirrorServing
+from libs.events import Event
+from libs.events.library import ImportUnderWay, MirrorServing
 from libs.events.questions import Examined, ExamineMirror, LibraryAnswer, ListLibrary
 from libs.events.views import LibraryEntry
 from libs.runtime.clock import utc_now
@@ -17,14 +16,14 @@ from libs.runtime.clock import utc_now
 from . import core
 from .adapters.http import FileServer
 from .adapters.store import Store, StoreTaken
-from .core.state import State, decide, entries, evolve
+from .core.state import Import, State, decide, entries, evolve
+from .imports import Imports
 from .library import Library
 from .settings import MirrorSettings
 
 log = logging.getLogger("llmgw.mirror")
 
 SUBJECTS = ("llmgw.evt.library.>", "llmgw.evt.mirror.>", "llmgw.evt.model.>")
-TELL_EVERY_S = 0.5
 EVERYWHERE = ("", "0.0.0.0", "::")
 
 
@@ -34,6 +33,14 @@ class Mirror:
         self._bus = bus
         self._store = Store(settings.data_dir)
         self._library = Library(self._store, lambda: self._authority.state)
+        self._imports = Imports(
+            bus,
+            settings.instance,
+            self._library,
+            lambda: self._authority.state,
+            lambda: self._authority.leading,
+            lambda: self._authority.poke(),
+        )
         self._view = OwnedView(bus.view("library", LibraryEntry))
         self._files: FileServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -46,7 +53,7 @@ class Mirror:
             initial=State(),
             evolve=self._fold,
             decide=decide,
-            work=self._work,
+            react=lambda state, now: self._imports.due(state),
             on_change=self._publish,
             on_known=self._open,
             owns=("library", "mirror"),
@@ -78,15 +85,17 @@ class Mirror:
         self._tasks = [
             self._bus.background("the library's keeper", self._library.keep),
             self._bus.background("the mirror's address", self._say_where),
+            self._bus.background("the mirror's imports", self._imports.run),
         ]
         await self._bus.answer("mirror", {ExamineMirror: self._examine, ListLibrary: self._list})
 
     async def stop(self) -> None:
-        self._library.stop()
+        self._imports.stop()
         await self._authority.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._library.stop()
         if self._files is not None:
             await asyncio.to_thread(self._files.stop)
         self._store.close()
@@ -106,32 +115,6 @@ class Mirror:
         await self._library.settle()
         await self._view.become(entries(state), state.election)
 
-    async def _work(self, command: Command, command_id: str, event: Event | None) -> Event | None:
-        if not isinstance(command, ImportVersion):
-            return event
-        telling = self._bus.background("an import's progress", self._tell_progress)
-        try:
-            return await self._library.bring(command)
-        finally:
-            telling.cancel()
-
-    async def _tell_progress(self) -> None:
-        while True:
-            await asyncio.sleep(TELL_EVERY_S)
-            progress = self._library.importing
-            if progress is None:
-                continue
-            await self._bus.tell(
-                ImportProgress(
-                    at=utc_now(),
-                    mirror_id=self._settings.instance,
-                    name=progress.name,
-                    done_bytes=progress.done_bytes,
-                    total_bytes=progress.total_bytes,
-                    bytes_per_s=int(progress.bytes_per_s),
-                )
-            )
-
     async def _say_where(self) -> None:
         """Put the address on the log, when it is not what the log says already."""
         mirror_id = self._settings.instance
@@ -147,7 +130,22 @@ class Mirror:
 
     async def _list(self, question: ListLibrary) -> LibraryAnswer:
         known = entries(self._authority.state)
-        return LibraryAnswer(entries=tuple(known[name] for name in sorted(known)))
+        return LibraryAnswer(
+            entries=tuple(known[name] for name in sorted(known)),
+            imports=tuple(self._under_way(one) for one in self._authority.state.imports.values()),
+        )
+
+    def _under_way(self, one: Import) -> ImportUnderWay:
+        progress = self._library.importing
+        here = progress is not None and progress.name == one.name
+        return ImportUnderWay(
+            name=one.name,
+            source=one.source,
+            started=one.started,
+            since=one.since,
+            done_bytes=progress.done_bytes if here and progress else 0,
+            total_bytes=progress.total_bytes if here and progress else 0,
+        )
 
 
 def build(settings: MirrorSettings, bus: Bus) -> Mirror:

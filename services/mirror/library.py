@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
-from libs.bus import Again
 from libs.events import Event
-from libs.events.commands import ImportVersion
-from libs.events.library import LibraryVersion, VersionAdded
+from libs.events.library import ImportEnded, LibraryVersion, VersionAdded
+from libs.runtime.clock import utc_now
 
-from .adapters.intake import GivenUp, Intake, Progress, shown
+from .adapters.intake import Intake, Progress, shown
 from .adapters.store import Store
 from .core.manifest import version_of
 from .core.source import parse_source
-from .core.state import State
+from .core.state import Import, State
 from .headers import headers_of
 from .shelf import Shelf, stocktaking
 
@@ -39,7 +38,7 @@ class Library:
         self._intake = Intake(store)
         self._changed = asyncio.Event()
         self._settling = asyncio.Lock()
-        # Imports come one at a time (commands do); stocktaking goes on meanwhile.
+        # Imports come one at a time; stocktaking goes on meanwhile.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="store")
         self._told: list[str] = []
         self.shelf = Shelf()
@@ -85,37 +84,30 @@ class Library:
         if freed:
             log.info("%s freed: files no version has any more", shown(freed))
 
-    async def bring(self, command: ImportVersion) -> Event | None:
-        """Bring a version's files here; the event that adds it, or None when the library has it.
-
-        Raises Refused, and Again when the process stops.
-        """
-        log.info("import of %s from %s begins", command.name, command.source)
-        source = parse_source(command.source)
-        try:
-            taken = await self._in_thread(partial(self._intake.take, source, command.name))
-        except GivenUp:
-            raise Again("the mirror stops: the import begins again when one is back") from None
+    async def bring(self, wanted: Import, given_up: threading.Event) -> Event:
+        """Bring an import's files here; the event that ends it well. Raises Refused; GivenUp after ``given_up``."""
+        log.info("import of %s from %s begins", wanted.name, wanted.source)
+        source = parse_source(wanted.source)
+        taken = await self._in_thread(partial(self._intake.take, source, wanted.name, given_up))
         version = LibraryVersion(
-            name=command.name,
+            name=wanted.name,
             version=version_of(taken.files),
             files=taken.files,
-            source=command.source,
-            licence=command.licence or taken.licence,
-            headers=await self._in_thread(partial(headers_of, command.name, self._store, taken.files)),
+            source=wanted.source,
+            licence=wanted.licence or taken.licence,
+            headers=await self._in_thread(partial(headers_of, wanted.name, self._store, taken.files)),
         )
         size = sum(file.size_bytes for file in taken.files)
         log.info(
-            "import of %s: %d files, %s, version %s", *(command.name, len(taken.files), shown(size), version.version)
+            "import of %s: %d files, %s, version %s", *(wanted.name, len(taken.files), shown(size), version.version)
         )
         if self._state().has(version):
             self.changed()  # files that were missing are here again
-            return None
-        return VersionAdded(at=datetime.now(UTC), name=version.name, version=version)
+            return ImportEnded(at=utc_now(), name=wanted.name, started=wanted.started)
+        return VersionAdded(at=utc_now(), name=version.name, version=version, started=wanted.started)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def stop(self) -> None:
-        self._intake.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -44,23 +44,21 @@ class Found(NamedTuple):
 
 
 class GivenUp(Exception):
-    """The process stops; the import is tried again by the next leader."""
+    """It is not to go on: the process stops, another instance leads, or somebody cancelled it."""
 
 
 class Intake:
-    """Imports one source at a time. ``stop`` may be called from another thread."""
+    """Imports one source at a time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._stopped = threading.Event()
+        self._given_up = threading.Event()
         self.progress: Progress | None = None
         """Of what is taken in now; read from any thread."""
 
-    def stop(self) -> None:
-        self._stopped.set()
-
-    def take(self, source: Source, name: str) -> Taken:
-        """Bring every file of the source into the store. Raises Refused, and GivenUp after ``stop``."""
+    def take(self, source: Source, name: str, given_up: threading.Event | None = None) -> Taken:
+        """Bring every file of the source into the store. Raises Refused, and GivenUp once ``given_up`` is set."""
+        self._given_up = given_up or threading.Event()
         self._store.unpin()
         try:
             if isinstance(source, PackageSource):
@@ -69,7 +67,7 @@ class Intake:
         except OSError as error:
             self._store.discard()
             raise Refused.one("source", _disk_problem(error)) from None
-        except Refused:
+        except (Refused, GivenUp):
             self._store.discard()
             raise
         finally:
@@ -101,7 +99,7 @@ class Intake:
         for file in found:
             with _opened(file) as source:
                 _head(file, source)
-        progress = self.progress = Progress(name, total, self._stopped)
+        progress = self.progress = Progress(name, total, self._given_up)
         files = []
         licence = ""
         for file in found:
@@ -138,7 +136,7 @@ class Intake:
                 problem = unsafe_content(file_name, written.read(HEAD_BYTES))
             if problem:
                 raise Refused.one("source", problem)
-            progress = self.progress = Progress(name, assembled.stat().st_size, self._stopped)
+            progress = self.progress = Progress(name, assembled.stat().st_size, self._given_up)
             sha256, size = self._store.take_over(assembled, expected, progress.moved)
         except WrongSum as wrong:
             raise Refused.one(
@@ -161,11 +159,11 @@ class Intake:
 class Progress:
     """How far an import is; told to the log every few seconds."""
 
-    def __init__(self, name: str, total_bytes: int, stopped: threading.Event) -> None:
+    def __init__(self, name: str, total_bytes: int, given_up: threading.Event) -> None:
         self.name = name
         self.total_bytes = total_bytes
         self.done_bytes = 0
-        self._stopped = stopped
+        self._given_up = given_up
         self._started = self._told = time.monotonic()
 
     @property
@@ -174,8 +172,8 @@ class Progress:
         return self.done_bytes / max(time.monotonic() - self._started, 1e-3)
 
     def moved(self, count: int) -> None:
-        """So many more bytes are in. Raises GivenUp when the process stops."""
-        if self._stopped.is_set():
+        """So many more bytes are in. Raises GivenUp when it is not to go on."""
+        if self._given_up.is_set():
             raise GivenUp
         self.done_bytes += count
         now = time.monotonic()

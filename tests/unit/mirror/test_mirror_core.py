@@ -9,12 +9,21 @@ import tarfile
 import zipfile
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.events.commands import ImportVersion, RemoveVersion, RestartModel
-from libs.events.library import LibraryVersion, MirrorServing, VersionAdded, VersionRemoved, WeightFile
+from libs.events.commands import CancelImport, ImportVersion, RemoveVersion, RestartModel
+from libs.events.library import (
+    ImportEnded,
+    ImportStarted,
+    LibraryVersion,
+    MirrorServing,
+    VersionAdded,
+    VersionRemoved,
+    WeightFile,
+)
 from libs.events.model import Adapter, ModelDefined, ModelRemoved, ModelSpec
 from libs.events.refusal import Refused
 from services.mirror.core.manifest import in_order, version_of
@@ -252,13 +261,30 @@ def library(*events: object) -> State:
 
 
 def test_an_import_is_checked_before_anything_is_read() -> None:
-    assert decide(State(), ImportVersion(name="m", source="path:/x"), "c", NOW) is None
+    begun = decide(State(), ImportVersion(name="m", source="path:/x"), "c", NOW)
+    assert begun == ImportStarted(at=NOW, name="m", source="path:/x")
     with pytest.raises(Refused, match="is not a name"):
         decide(State(), ImportVersion(name="My Model", source="path:/x"), "c", NOW)
     with pytest.raises(Refused, match="is not a source"):
         decide(State(), ImportVersion(name="m", source="/x"), "c", NOW)
     with pytest.raises(Refused, match="takes no command"):
         decide(State(), RestartModel(model="m"), "c", NOW)
+
+
+def test_an_import_goes_on_until_the_log_says_how_it_ended() -> None:
+    begun = ImportStarted(at=NOW, name="m", source="path:/x")
+    state = library(begun, ImportStarted(at=NOW, name="n", source="path:/y"))
+    assert [(one.name, one.started) for one in state.imports.values()] == [("m", 1), ("n", 2)]
+    assert decide(state, ImportVersion(name="m", source="path:/x"), "c", NOW) is None
+    with pytest.raises(Refused, match=r"m is being imported from path:/x since 2026-.* `llmgw library cancel m`"):
+        decide(state, ImportVersion(name="m", source="path:/other"), "c", NOW)
+    given_up = decide(state, CancelImport(name="n", reason="too large"), "c", NOW)
+    assert given_up == ImportEnded(at=NOW, name="n", started=2, problem="cancelled: too large")
+    state = evolve(state, given_up, 3)
+    added = msgspec.structs.replace(version("m", "v1", file("a")), started=1)
+    assert evolve(state, added, 4).imports == {}
+    with pytest.raises(Refused, match="no import of 'n' is under way"):
+        decide(state, CancelImport(name="n"), "c", NOW)
 
 
 def test_entries_show_every_version_the_newest_and_where_they_are() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,10 +155,10 @@ def test_a_disk_that_fails_midway_leaves_nothing(
 
 
 def test_a_stopped_import_ends_at_once(store: Store, models: Path, tmp_path: Path) -> None:
-    intake = Intake(store)
-    intake.stop()
+    given_up = threading.Event()
+    given_up.set()
     with pytest.raises(GivenUp):
-        intake.take(PathSource(str(models)), "m")
+        Intake(store).take(PathSource(str(models)), "m", given_up)
     assert incoming(tmp_path) == []
 
 
