@@ -46,7 +46,7 @@ def need_of(facts: Facts, profile: Profile, context_length: int) -> Need | None:
         if profile.gpu_class is None:
             return memory.llamacpp_process(facts, load)
         return memory.llamacpp(facts, load, max(1, profile.gpus_per_node))
-    if profile.engine == "vllm":
+    if profile.engine == "vllm" and profile.gpu_class is not None:
         return memory.vllm(facts, load, profile.tp or profile.gpus_per_node or 1, profile.pp or profile.nodes)
     return None
 

@@ -6,5 +6,13 @@ the standard library only.
 
 from .arguments import argument_problem, argument_problems
 from .environment import environment_problem, environment_problems
+from .options import knows, option_problems
 
-__all__ = ["argument_problem", "argument_problems", "environment_problem", "environment_problems"]
+__all__ = [
+    "argument_problem",
+    "argument_problems",
+    "environment_problem",
+    "environment_problems",
+    "knows",
+    "option_problems",
+]

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from .flags import ANY, ARGPARSE, REFUSED, WORDS
 from .words import BY_WORD
 
-_NUMBER = re.compile(r"^-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
+NUMBER = re.compile(r"^-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
 
 
 def argument_problem(engine: str, argument: str) -> str | None:
     """Why one argument is refused, or None. What is no option (a value) is not judged."""
     if argument.startswith("@"):
         return f"the argument {argument} may name a file of arguments; leave it out"
-    if not argument.startswith("-") or _NUMBER.match(argument):
+    if not argument.startswith("-") or NUMBER.match(argument):
         return None
     if argument in ("-", "--"):
         return f"the argument {argument} ends the options; leave it out"
-    why = _refusal(engine, _name(argument))
+    why = _refusal(engine, name_of(argument))
     return f"the option {argument.partition('=')[0]} may not be set in a profile: {why}; leave it out" if why else None
 
 
@@ -28,7 +28,7 @@ def argument_problems(engine: str, args: Sequence[str]) -> dict[int, str]:
     return {n: why for n, argument in enumerate(args) if (why := argument_problem(engine, argument)) is not None}
 
 
-def _name(argument: str) -> str:
+def name_of(argument: str) -> str:
     """The option's name as the parsers compare it: without a value, ``_`` in long names read as ``-``.
 
     vLLM takes ``--a-config.field=1`` and ``--a-list+`` for parts of one option.

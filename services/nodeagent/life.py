@@ -142,7 +142,8 @@ class ShardLife(ShardState):
             there = ", ".join(sorted(node.engines)) or "none"
             raise Failure("refused", f"the engine {wanted.engine} is not on this machine (there are: {there})")
         source, wanted = await listed(node, wanted)
-        refusal = node.room(wanted) or engine.refusal(wanted, node.gpus())
+        # What no room would help comes first.
+        refusal = engine.refusal(wanted, node.gpus()) or node.room(wanted)
         if refusal is not None:
             raise Failure("refused", refusal)
         key = self._key()

@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import Any
 
-from services.nodeagent.core.engines.llamacpp import LLAMACPP_OPTIONS, LlamaCppOption
+from libs.tuning.options import LLAMACPP_OPTIONS, Option
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def value_of(flag: LlamaCppOption, given: Any, library: Any) -> Any:
+def value_of(flag: Option, given: Any, library: Any) -> Any:
     """What a flag's text is for the library. Raises ValueError."""
     if flag.kind in ("int", "str"):
         return given

@@ -11,7 +11,7 @@ from libs.events import encode
 from libs.events.commands import Problem
 from libs.events.model import Canary, ModelSpec, Profile, Scaling
 from libs.events.sources import FORMS, LIBRARY, of_library, source_problem
-from libs.tuning import argument_problems, environment_problems
+from libs.tuning import argument_problems, environment_problems, knows, option_problems
 
 from .fitting import fit_problems
 from .state import State
@@ -25,7 +25,7 @@ REPLICAS_MOST = 10_000
 PARALLEL_MOST = 4_096
 NODES_MOST = 64
 STARTUP_LEAST_S, STARTUP_MOST_S = 10, 86_400
-NEEDS_GPU = frozenset({"vllm", "sglang", "trtllm", "comfyui"})
+NEEDS_GPU = frozenset({"sglang", "trtllm", "comfyui"})
 
 
 def fingerprint(spec: ModelSpec) -> str:
@@ -58,7 +58,7 @@ def problems(state: State, spec: ModelSpec) -> list[Problem]:
         *_anti_affinity(spec),
         *scaling_problems(spec.scaling, "scaling."),
         *(_canary(spec.canary) if spec.canary is not None else ()),
-        *(problem for i, profile in enumerate(spec.profiles) for problem in _profile(spec, i, profile)),
+        *(problem for i, profile in enumerate(spec.profiles) for problem in _profile(state, spec, i, profile)),
     ]
     return [*found, *fit_problems(state, spec, {problem.path for problem in found})]
 
@@ -217,7 +217,7 @@ TUNED_ENGINES = ("vllm", "sglang", "sim")
 """Those that load fine-tunings beside their weights."""
 
 
-def _profile(spec: ModelSpec, index: int, profile: Profile) -> Iterator[Problem]:
+def _profile(state: State, spec: ModelSpec, index: int, profile: Profile) -> Iterator[Problem]:
     at = f"profiles[{index}]."
     if not NAME.match(profile.name):
         yield _problem(f"{at}name", f"{profile.name!r} is not a name: use {NAME_RULE}")
@@ -233,10 +233,22 @@ def _profile(spec: ModelSpec, index: int, profile: Profile) -> Iterator[Problem]
     if spec.adapters and profile.engine not in TUNED_ENGINES:
         why = f"{profile.engine} does not answer under an adapter's own name: {', '.join(TUNED_ENGINES)} do"
         yield _problem(f"{at}engine", why)
-    for i, why in argument_problems(profile.engine, profile.args).items():
+    refused = argument_problems(profile.engine, profile.args)
+    unknown = option_problems(profile.engine, profile.args) if _options_known(state, profile.engine) else {}
+    for i, why in (unknown | refused).items():
         yield _problem(f"{at}args[{i}]", why)
     for name, why in environment_problems(profile.engine, profile.env).items():
         yield _problem(f"{at}env.{name}", why)
+
+
+def _options_known(state: State, engine: str) -> bool:
+    """Whether every machine that has the engine has a version whose options are known.
+
+    llama.cpp has two programs, and the one a machine's settings may name knows more than the launcher of ours.
+    """
+    machines = state.facts.machines.values()
+    found = [one for machine in machines for one in machine.facts.engines if one.engine == engine]
+    return all(knows(engine, one.version) for one in found) and bool(found or engine != "llamacpp")
 
 
 def _hardware(profile: Profile) -> Iterator[tuple[str, str]]:

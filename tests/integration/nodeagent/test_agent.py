@@ -93,11 +93,15 @@ async def test_what_is_wanted_again_is_left_alone(box: Box) -> None:
 
 async def test_what_cannot_run_here_is_refused_with_the_reason(box: Box) -> None:
     box.start_agent()
-    await box.want(shard("r-1-0", engine="vllm"), shard("r-2-0", args=("--port", "1")), shard("r-3-0", memory_mb=10**9))
+    await box.want(
+        shard("r-1-0", engine="vllm"),
+        shard("r-2-0", args=("--port", "1"), memory_mb=10**9),
+        shard("r-3-0", memory_mb=10**9),
+    )
     await box.next(ShardFailed, 3)
     reasons = {failed.shard_id: (failed.phase, failed.reason) for failed in box.of(ShardFailed)}
     assert reasons["r-1-0"] == ("refused", "the engine vllm is not on this machine (there are: sim)")
-    assert "--port" in reasons["r-2-0"][1]
+    assert "--port" in reasons["r-2-0"][1], "what no room would help is said first"
     assert "1000000000 MB" in reasons["r-3-0"][1]
     assert box.of(ShardStarting) == []
     await box.want()

@@ -16,7 +16,7 @@ from libs.events.commands import (
     ScaleModel,
     UncordonNode,
 )
-from libs.events.machine import WeightsHere
+from libs.events.machine import EngineFound, WeightsHere
 from libs.events.model import Adapter, Canary, Licence, ModelScaled, ModelSpec, Profile, Scaling
 from libs.events.views import WeightsWanted
 from services.scheduler.core.catalog import fingerprint
@@ -41,7 +41,7 @@ def test_everything_wrong_is_said_at_once() -> None:
             capabilities=("chat", "chta"),
             profiles=(
                 Profile(name="a", engine="llamacpp", cores=0, args=("--host", "0.0.0.0", "--no-mmap")),
-                Profile(name="a", engine="vllm", memory_mb=10, parallel=0, env={"HF_TOKEN": "x"}),
+                Profile(name="a", engine="sglang", memory_mb=10, parallel=0, env={"HF_TOKEN": "x"}),
                 Profile(name="c", engine="sim", gpu_class="h100-80g", startup_timeout_s=1),
             ),
             scaling=Scaling(min=2, max=1),
@@ -102,7 +102,7 @@ def test_the_fingerprint_is_of_what_decides_how_it_runs() -> None:
     )
     assert fingerprint(base) == fingerprint(same)
     for other in (
-        model_spec("m", 1, cpu_profile("a"), cpu_profile("b", args=("--x",))),
+        model_spec("m", 1, cpu_profile("a"), cpu_profile("b", args=("--echo",))),
         model_spec("m", 1, cpu_profile("a"), cpu_profile("b", env={"SIM_X": "1"})),
         model_spec("m", 1, cpu_profile("a"), cpu_profile("b"), context_length=1),
         model_spec("m", 1, cpu_profile("a"), cpu_profile("b"), source="library:w"),
@@ -122,6 +122,45 @@ def test_unsafe_flags_and_variables_are_all_said_at_once_with_their_place() -> N
         *("profiles[0].env.LD_PRELOAD", "profiles[0].env.GGML_BACKEND_PATH", "profiles[0].env.LLAMA_ARG_HOST"),
     }
     assert "--host" in found["profiles[0].env.LLAMA_ARG_HOST"]
+
+
+def engine_on(version: str, engine: str = "vllm") -> World:
+    world = World()
+    world.machine("g", gpus=1, engines=(EngineFound(engine=engine, version=version, source="/opt"),))
+    world.react()
+    return world
+
+
+def test_an_option_the_engine_does_not_have_is_refused_when_the_model_is_declared() -> None:
+    profile = gpu_profile(engine="vllm", args=("--enforce-eagr", "--seed", "1"), min_gpu_memory_mb=1)
+    command = DefineModel(spec=model_spec("m", 1, profile, source="hf:o/m@" + "0" * 40))
+    said = {"profiles[0].args[0]": "vllm 0.32.0 has no option --enforce-eagr: did you mean --enforce-eager?"}
+
+    assert World().refused(command) == said
+    assert engine_on("0.32.0+cpu").refused(command) == said
+    # What another version has is for the node to find out.
+    for version in ("0.33.0", "as set"):
+        engine_on(version).command(command)
+
+
+def test_llama_cpp_of_the_package_has_fewer_options_than_a_program_that_is_named() -> None:
+    profile = cpu_profile(engine="llamacpp", args=("--rope-scaling", "yarn"))
+    command = DefineModel(spec=model_spec("m", 1, profile, source="library:w"))
+
+    assert list(engine_on("2026.10", "llamacpp").refused(command)) == ["profiles[0].args[0]"]
+    engine_on("as set", "llamacpp").command(command)
+    World().command(command)
+
+
+def test_vllm_runs_on_the_cpu() -> None:
+    spec = model_spec("m", 1, cpu_profile(engine="vllm", memory_mb=8000), source="library:w")
+    World().define(spec)
+    assert (
+        "must state the main memory"
+        in refused(model_spec("m", 1, cpu_profile(engine="vllm", memory_mb=None), source="library:w"))[
+            "profiles[0].memory_mb"
+        ]
+    )
 
 
 @pytest.mark.parametrize(

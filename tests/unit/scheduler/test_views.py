@@ -50,13 +50,13 @@ def test_desired_is_the_whole_of_what_a_machine_needs_to_know() -> None:
     world.mirror("mirror-2")
     world.mirror("mirror-1")
     world.weights("w", "v1", size_bytes=77)
-    profile = gpu_profile(memory_mb=500, args=("--x",), env={"SIM_A": "1"}, startup_timeout_s=99)
+    profile = gpu_profile(memory_mb=500, args=("--echo",), env={"SIM_A": "1"}, startup_timeout_s=99)
     world.define(model_spec("m", 1, profile, source="library:w", context_length=1234))
     world.settle()
     [shard] = wanted_on(world.state, "g")
     assert shard.shard_id == f"{shard.replica_id}-0"
     assert (shard.devices, shard.memory_mb, shard.context_length) == (("g-gpu-0",), 500, 1234)
-    assert (shard.args, shard.env, shard.startup_timeout_s) == (("--x",), {"SIM_A": "1"}, 99)
+    assert (shard.args, shard.env, shard.startup_timeout_s) == (("--echo",), {"SIM_A": "1"}, 99)
     assert shard.weights is not None
     assert (shard.weights.name, shard.weights.version) == ("w", "v1")
     assert shard.weights.mirrors == ("http://mirror-1:9", "http://mirror-2:9")
@@ -66,7 +66,7 @@ def test_desired_is_the_whole_of_what_a_machine_needs_to_know() -> None:
 def test_a_running_replica_keeps_the_definition_it_was_started_from() -> None:
     world = settled(cores=1)
     world.machines["cpu-1"].busy = set(world.machines["cpu-1"].shards)
-    world.define(model_spec("m", 1, cpu_profile(args=("--new",)), context_length=99))
+    world.define(model_spec("m", 1, cpu_profile(args=("--agent",)), context_length=99))
     world.react()
     [shard] = wanted_on(world.state, "cpu-1")
     assert (shard.args, shard.context_length, shard.draining) == ((), 4096, True)

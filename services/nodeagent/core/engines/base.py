@@ -9,7 +9,7 @@ import msgspec
 
 from libs.events.machine import FabricPort, Gpu
 from libs.events.views import ShardWanted
-from libs.tuning import argument_problems, environment_problems
+from libs.tuning import argument_problems, environment_problems, option_problems
 
 from ..layout import Layout
 from ..readings import MetricNames, Readings, read
@@ -131,6 +131,11 @@ def unsafe(wanted: ShardWanted) -> str | None:
     for name, why in environment_problems(wanted.engine, wanted.env).items():
         return f"the environment variable {name} may not be set in a profile: {why}"
     return None
+
+
+def misunderstood(wanted: ShardWanted) -> str | None:
+    """Why arguments are not understood by an engine of ours, naming the first, or None."""
+    return next(iter(option_problems(wanted.engine, wanted.args).values()), None)
 
 
 def shape(wanted: ShardWanted, gpus: Mapping[str, Gpu], *, least_capability: float, called: str) -> str | None:

@@ -11,33 +11,7 @@ from libs.events.views import ShardWanted
 
 from ..layout import Layout, of_llamacpp
 from ..readings import MetricNames
-from .base import Place, Prometheus, cores_for, no_loras, unsafe
-from .options import Option, refusal_of
-
-
-class LlamaCppOption(Option, frozen=True):
-    field: str = ""
-    """The field of the server's parameters it sets."""
-    kind: str = "int"
-
-
-LLAMACPP_OPTIONS: tuple[LlamaCppOption, ...] = (
-    LlamaCppOption(("--batch-size", "-b"), field="n_batch"),
-    LlamaCppOption(("--ubatch-size", "-ub"), field="n_ubatch"),
-    LlamaCppOption(("--n-gpu-layers", "-ngl", "--gpu-layers"), field="n_gpu_layers"),
-    LlamaCppOption(("--cache-ram", "-cram"), field="cache_ram_mib"),
-    LlamaCppOption(("--cache-reuse",), field="n_cache_reuse"),
-    LlamaCppOption(("--threads-http",), field="n_threads_http"),
-    LlamaCppOption(("--flash-attn", "-fa"), field="flash_attn_type", kind="flash"),
-    LlamaCppOption(("--cache-type-k", "-ctk"), field="cache_type_k", kind="ggml"),
-    LlamaCppOption(("--cache-type-v", "-ctv"), field="cache_type_v", kind="ggml"),
-    LlamaCppOption(("--chat-template",), field="chat_template", kind="str"),
-    LlamaCppOption(("--embeddings", "--embedding"), takes_value=False, field="embedding", kind="on"),
-    LlamaCppOption(("--pooling",), field="pooling_type", kind="pooling"),
-    LlamaCppOption(("--no-cont-batching", "-nocb"), takes_value=False, field="cont_batching", kind="off"),
-    LlamaCppOption(("--no-warmup",), takes_value=False, field="warmup", kind="off"),
-)
-"""Options of ``llama-server`` a profile may set, and the parameter each one is."""
+from .base import Place, Prometheus, cores_for, misunderstood, no_loras, unsafe
 
 
 class LlamaCpp(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
@@ -74,11 +48,7 @@ class LlamaCpp(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
         if wanted.ranks > 1:
             return "llama.cpp runs on one machine"
         # A program the settings name knows more options than the launcher of the package.
-        return (
-            no_loras(wanted, "llama.cpp")
-            or unsafe(wanted)
-            or (None if self.binary else refusal_of(wanted.args, LLAMACPP_OPTIONS))
-        )
+        return no_loras(wanted, "llama.cpp") or unsafe(wanted) or (None if self.binary else misunderstood(wanted))
 
     def entry(self, paths: Sequence[str]) -> str | None:
         # A split model is opened by its first part, which sorts first. A projector is never the model.

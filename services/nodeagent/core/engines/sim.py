@@ -10,22 +10,8 @@ from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
 
 from ..readings import MetricNames
-from .base import Place, Prometheus, unsafe
-from .options import Option, refusal_of
+from .base import Place, Prometheus, misunderstood, unsafe
 from .vllm import VLLM_METRICS
-
-SIM_OPTIONS: tuple[Option, ...] = (
-    *(
-        Option((f"--{name}",))
-        for name in (
-            *("tok-s", "ttft-ms", "prefill-tok-s", "load-s", "kv-tokens", "cached-tokens", "reasoning-tokens"),
-            *("fail-status", "retry-after-s", "error-after", "cut-after", "hang-after", "die-after"),
-            *("thinking", "tools"),
-        )
-    ),
-    *(Option((f"--{name}",), takes_value=False) for name in ("echo", "interleaved", "refuse", "agent")),
-)
-"""Its pace, what it answers with, and its ways to fail."""
 
 
 class Sim(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
@@ -46,7 +32,7 @@ class Sim(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
         return False
 
     def refusal(self, wanted: ShardWanted, gpus: Mapping[str, Gpu]) -> str | None:
-        return unsafe(wanted) or refusal_of(wanted.args, SIM_OPTIONS)
+        return unsafe(wanted) or misunderstood(wanted)
 
     def entry(self, paths: Sequence[str]) -> str | None:
         return ""
