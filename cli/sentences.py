@@ -69,7 +69,8 @@ def _node_cordoned(e: node.NodeCordoned) -> str:
 
 @_says(node.NodeDrained)
 def _node_drained(e: node.NodeDrained) -> str:
-    return f"node {e.machine_id} is drained: what runs there is moved away{_because(e.reason)}"
+    stopped = ", or stopped where it has nowhere to go" if e.force else ""
+    return f"node {e.machine_id} is drained: what runs there is moved away{stopped}{_because(e.reason)}"
 
 
 @_says(node.NodeUncordoned)
@@ -125,6 +126,19 @@ def _system_started(e: system.SystemStarted) -> str:
 def _rack_capped(e: system.RackCapped) -> str:
     most = f"may use {e.watts} W" if e.watts is not None else "may use as much power as they like"
     return f"GPUs of rack {e.rack} {most}"
+
+
+@_says(system.PlacingPaused)
+def _placing_paused(e: system.PlacingPaused) -> str:
+    return (
+        f"{e.silent} of {e.of} nodes fell silent together: what runs on them goes on serving and is not placed anew "
+        f"before they are heard, or {_seconds(e.lasts_ms)} are over"
+    )
+
+
+@_says(system.PlacingResumed)
+def _placing_resumed(e: system.PlacingResumed) -> str:
+    return f"what ran on nodes that are lost is placed anew again after {_seconds(e.paused_ms)}: {e.reason}"
 
 
 # models and replicas
@@ -193,7 +207,7 @@ def _replica_stopping(e: replica.ReplicaStopping) -> str:
 
 @_says(replica.ReplicaLost)
 def _replica_lost(e: replica.ReplicaLost) -> str:
-    return f"replica {e.replica_id} of {e.model} is lost with node {e.machine_id}"
+    return f"another is to take the place of replica {e.replica_id} of {e.model}: node {e.machine_id} is lost"
 
 
 @_says(replica.ReplicaMeasured)

@@ -35,7 +35,8 @@ class NodeJoined(NodeEvent, frozen=True, kw_only=True, tag="node.joined.v1"):
 
 @registered
 class NodeLost(NodeEvent, frozen=True, kw_only=True, tag="node.lost.v1"):
-    """Nothing was heard from it for longer than the deadline, while the scheduler itself was hearing."""
+    """Nothing was heard from it for longer than the deadline, while the scheduler itself was hearing. Nothing new goes
+    there; its engines may well be serving, and routes keep them until others serve in their place."""
 
     silent_ms: int
     deadline_ms: int
@@ -60,6 +61,8 @@ class NodeDrained(NodeEvent, frozen=True, kw_only=True, tag="node.drained.v1"):
     """Gets nothing new; what runs is moved away."""
 
     reason: str = ""
+    force: bool = False
+    """What has nowhere to go is stopped as well."""
 
 
 @registered

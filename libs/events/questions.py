@@ -95,6 +95,8 @@ class StateAnswer(Value, frozen=True, kw_only=True):
     instance: str
     stopped: str | None = None
     """Why no model is wanted; None: the system serves."""
+    paused: str = ""
+    """Why what runs on silent machines is not placed anew; empty: it is."""
 
 
 Level = Literal["org", "team", "project", "key", "price"]

@@ -94,7 +94,8 @@ class ReplicaStopping(ReplicaEvent, frozen=True, kw_only=True, tag="replica.stop
 
 @registered
 class ReplicaLost(ReplicaEvent, frozen=True, kw_only=True, tag="replica.lost.v1"):
-    """A node it ran on is lost. If it comes back with its engine, the engine is stopped or adopted."""
+    """A node it ran on is lost: another is placed. Until that one serves, gateways may go on asking this one's engine.
+    If the node comes back with it, it is adopted, or stopped when others serve in its place."""
 
     machine_id: str
 

@@ -1,4 +1,5 @@
-"""What concerns the whole cluster: whether it serves at all, and how much power it may use."""
+"""What concerns the whole cluster: whether it serves at all, how much power it may use, and whether what is lost is
+placed anew."""
 
 from __future__ import annotations
 
@@ -29,3 +30,33 @@ class RackCapped(SystemEvent, frozen=True, kw_only=True, tag="system.rack_capped
     rack: str
     watts: int | None = None
     """None: no limit any more."""
+    drawn_watts: int | None = None
+    """What the GPUs that held replicas then may have drawn: above the cap nothing is stopped, and nothing is added."""
+
+
+@registered
+class PlacingPaused(SystemEvent, frozen=True, kw_only=True, tag="system.placing_paused.v1"):
+    """So many machines fell silent within so short a time that their agents, the bus or the network are likelier to be
+    at fault than the machines: what runs on them is not placed anew while this lasts, and goes on serving."""
+
+    silent: int
+    """Of which nothing was heard for ``quiet_ms``, or that were lost within ``within_ms``."""
+    of: int
+    """All machines but those that have been lost for longer."""
+    least: int
+    """Fewer silent ones than that, or a smaller share than ``share``, are taken for lost one by one."""
+    share: float
+    quiet_ms: int
+    within_ms: int
+    lasts_ms: int
+    """After so long those that are still silent are taken for lost."""
+
+
+@registered
+class PlacingResumed(SystemEvent, frozen=True, kw_only=True, tag="system.placing_resumed.v1"):
+    """What ran on machines that are still lost is placed anew."""
+
+    silent: int
+    of: int
+    paused_ms: int
+    reason: str

@@ -107,6 +107,10 @@ class Target:
         return self.endpoint.draining
 
     @property
+    def silent(self) -> bool:
+        return self.endpoint.silent
+
+    @property
     def in_flight(self) -> int:
         return self.own + self._others.others(self.endpoint.replica_id)
 
@@ -126,7 +130,7 @@ class Served:
 
     @property
     def ready(self) -> bool:
-        return any(not target.draining for target in self.targets)
+        return any(not target.draining and (target.breaker.closed or not target.silent) for target in self.targets)
 
     @property
     def wakeable(self) -> bool:

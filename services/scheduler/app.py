@@ -44,7 +44,7 @@ REACTING = Histogram(
 class Scheduler:
     def __init__(self, settings: SchedulerSettings, bus: Bus) -> None:
         self._bus = bus
-        self._reconciler = Reconciler()
+        self._reconciler = Reconciler(settings.starts_at_once)
         self._listener = Listener(bus, settings.instance)
         self.authority: Authority[State] = Authority(
             bus,

@@ -22,6 +22,7 @@ from libs.events.questions import (
 
 from .adapters.listener import Listener
 from .core.decide import model_named
+from .core.silence import why_paused
 from .core.state import Model, State
 from .core.story import explain
 from .core.views import model_view, node_view, with_progress
@@ -73,6 +74,7 @@ class Questions:
             leader=self._authority.leading,
             instance=self._authority.instance,
             stopped=state.facts.stopped,
+            paused=why_paused(state),
         )
 
 

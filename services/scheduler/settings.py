@@ -17,3 +17,11 @@ class SchedulerSettings(CommonSettings, frozen=True, kw_only=True, forbid_unknow
             "none: engines ask for no key."
         ),
     ] = None
+    starts_at_once: Annotated[
+        int | None,
+        Meta(
+            ge=1,
+            description="Replicas that may be starting at any moment; none: a quarter of the machines, 32 at least. "
+            "Fewer where machines, mirrors or the network are weak.",
+        ),
+    ] = None

@@ -6,16 +6,17 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from libs.events.model import ModelAutoscaled, ModelEvent, ModelParked, ModelSlept, ModelUnplaced
-from libs.events.replica import ReplicaFailed, ReplicaPlaced, ReplicaReady, ReplicaRecovered
+from libs.events.replica import ReplicaFailed, ReplicaLost, ReplicaPlaced, ReplicaReady, ReplicaRecovered
+from services.scheduler.core.traffic import ReplicaUse
 from tests.unit.scheduler.harness import (
     World,
     index_follows_facts,
-    lost_nodes_do_not_serve,
     no_double_holding,
     really_free,
+    silence_removes_nothing,
 )
 
-__all__ = ["ALWAYS", "lost_nodes_do_not_serve"]
+__all__ = ["ALWAYS", "silence_removes_nothing"]
 
 
 def placed_where_it_may(world: World) -> None:
@@ -111,6 +112,41 @@ def scaled_within_limits(world: World) -> None:
         assert max(1, scaling.min) <= event.replicas <= most, f"{event.model} is scaled to {event.replicas}"
 
 
+def silent_together_are_waited_for(world: World) -> None:
+    """Of machines that fell silent together a moment ago nothing is placed anew, nor where gateways are answered."""
+    event = world.log[-1][1]
+    if not isinstance(event, ReplicaLost):
+        return
+    use = world.uses.get(event.replica_id, ReplicaUse())
+    if use.unanswered >= 3:
+        return
+    assert use.answered_ms is None, f"{event.replica_id} is lost, and its engine answers"
+    facts = world.state.facts.machines
+    gone = {m for m, one in facts.items() if one.lost_at is not None and world.now - one.lost_at > timedelta(minutes=1)}
+    silent = [
+        (world.now - max(machine.last_heard, world.listening_since)).total_seconds()
+        for machine_id, machine in world.machines.items()
+        if machine_id not in gone  # whoever leads anew has not listened to them for longer
+    ]
+    here = sum(for_s <= 20 for for_s in silent)
+    fell = sum(5 <= for_s <= 20 for for_s in silent)
+    assert fell < 3 or fell < 0.2 * here, f"{event.replica_id} is lost with {fell} of {here} that fell silent together"
+
+
+def starts_are_limited(world: World) -> None:
+    event = world.log[-1][1]
+    if not isinstance(event, ReplicaPlaced):
+        return
+    replicas = world.state.facts.replicas.values()
+    starting = [r for r in replicas if r.phase == "placed" and world.now - r.since < timedelta(minutes=5)]
+    most = world.starts_at_once or 32
+    assert len(starting) <= most, f"{len(starting)} replicas are starting, {most} may"
+    for machine_id, machine in world.machines.items():
+        here = sum(machine_id in r.machines for r in starting)
+        most = max(4, len(machine.registered.gpus))
+        assert here <= most, f"{here} replicas are starting on {machine_id}, {most} may"
+
+
 ALWAYS: list[Callable[[World], None]] = [
     no_double_holding,
     index_follows_facts,
@@ -121,4 +157,6 @@ ALWAYS: list[Callable[[World], None]] = [
     failures_wait,
     nothing_busy_is_evicted,
     scaled_within_limits,
+    silent_together_are_waited_for,
+    starts_are_limited,
 ]

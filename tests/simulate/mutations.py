@@ -22,6 +22,7 @@ from services.scheduler.core import (
     nodes,
     placement,
     room,
+    starts,
     views,
     way,
 )
@@ -183,6 +184,23 @@ def _side_by_side() -> list[Patch]:
     return [(placement, "kept_from", lambda *_: {})]
 
 
+def _no_brake() -> list[Patch]:
+    return [(nodes, "pause_decision", _nothing)]
+
+
+def _silence_removes() -> list[Patch]:
+    asked = views._asked
+    return [(views, "_asked", lambda state, model: [r for r in asked(state, model) if not state.silent(r)])]
+
+
+def _starts_without_end() -> list[Patch]:
+    return [(starts.Starts, "full", False)]
+
+
+def _answers_unheard() -> list[Patch]:
+    return [(lifecycle, "answers", lambda *_: False)]
+
+
 MUTATIONS = (
     Mutation("double booking", "room given away in a round is not counted in it", _double_booking),
     Mutation("forgotten release", "a stopped shard goes on holding its room", _forgotten_release),
@@ -199,6 +217,10 @@ MUTATIONS = (
     Mutation("sick cards", "a card with a problem is given away", _sick_cards_given),
     Mutation("lost in a blink", "any silence makes a machine lost", _lost_in_a_blink),
     Mutation("side by side", "whom a replica must keep away from is not looked at", _side_by_side),
+    Mutation("no brake", "many machines that fall silent together are taken for lost one by one", _no_brake),
+    Mutation("silence removes", "a route loses an engine whose machine is not heard", _silence_removes),
+    Mutation("starts without end", "any number of replicas starts at once", _starts_without_end),
+    Mutation("answers unheard", "a replica is lost although its engine answers", _answers_unheard),
     Mutation("growing without end", "autoscaling goes beyond the most that is allowed", _grows_without_end),
 )
 

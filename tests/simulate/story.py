@@ -36,12 +36,11 @@ from services.scheduler.core.demand import wanted
 from services.scheduler.core.evolve import evolve
 from services.scheduler.core.keeping import Kept, keep, restore
 from services.scheduler.core.placement import Search
-from services.scheduler.core.reconcile import Reconciler
 from services.scheduler.core.room import Room
 from services.scheduler.core.state import State
 from tests.unit.scheduler.harness import World, cpu_profile, gpu_profile, model_spec
 
-from .invariants import ALWAYS, lost_nodes_do_not_serve
+from .invariants import ALWAYS, silence_removes_nothing
 
 STEPS = 50
 CALM_S = 420
@@ -63,6 +62,9 @@ class Story:
         self.world.checks = list(ALWAYS)
         self.told: list[str] = []
         self.facts = 0
+        if seed % 4 == 3:
+            self.world.starts_at_once = self.random.choice([1, 2])
+            self.world.reconciler = self.world.leader()
         fabrics = self.random.choice([(None,), ("left",), ("left", "right")])
         for i in range(self.random.randint(2, 5)):
             gpus = self.random.choice([0, 0, 2, 4])
@@ -155,7 +157,7 @@ class Story:
             if step not in self.skip and self.random.random() < 0.6:
                 self.act()
             world.step(pause)
-            lost_nodes_do_not_serve(world)
+            silence_removes_nothing(world)
             self.no_storm(*before)
         self.calm()
         for _ in range(CALM_S // 10):
@@ -292,8 +294,11 @@ def _use(story: Story) -> str | None:
     some = [0, 0, 1, 9] if story.kind != "busy" else [0, 9, 9, 9]
     in_flight, requests = story.random.choice(some), story.random.choice([0, 20])
     failed = story.random.choice([0, requests])
-    story.world.use(name, in_flight, requests=requests, failed=failed)
-    return f"{name} has {in_flight} in flight on each replica, {failed} of {requests} failed"
+    answered_ms, unanswered = story.random.choice([(None, 0), (None, 0), (100, 0), (60_000, 3)])
+    figures = {"answered_ms": answered_ms, "unanswered": unanswered}
+    story.world.use(name, in_flight, requests=requests, failed=failed, **figures)
+    answers = "answers" if answered_ms == 100 else "does not answer" if unanswered else "says nothing"
+    return f"{name} has {in_flight} in flight on each replica, {failed} of {requests} failed; it {answers}"
 
 
 def _crash(story: Story) -> str | None:
@@ -309,6 +314,19 @@ def _partition(story: Story) -> str | None:
     machine = story.world.machines[story.machine()]
     machine.connected = not machine.connected
     return f"{machine.machine_id} {'heals' if machine.connected else 'is cut off'}"
+
+
+def _blackout(story: Story) -> str | None:
+    """All agents but, at times, one are heard no more, or are again."""
+    machines = [story.world.machines[name] for name in sorted(story.world.machines)]
+    if any(not machine.connected for machine in machines):
+        for machine in machines:
+            machine.connected = True
+        return "all machines are heard again"
+    spared = story.random.choice([None, *machines])
+    for machine in machines:
+        machine.connected = machine is spared
+    return f"nothing is heard any more but {spared.machine_id if spared is not None else 'nobody'}"
 
 
 def _power(story: Story) -> str | None:
@@ -412,7 +430,7 @@ def _fail_over(story: Story) -> str | None:
     assert state.hash() == kept.hash() == world.state.hash(), "equal log, another state"
     # It read the whole log, or its snapshot.
     world.state = kept if len(world.log) % 2 else state
-    world.reconciler, world.listening_since = Reconciler(), world.now
+    world.reconciler, world.listening_since = world.leader(), world.now
     return "another leads"
 
 
@@ -425,7 +443,7 @@ def _weights(story: Story) -> str | None:
 ACTIONS: list[Callable[[Story], str | None]] = [
     _define, _define, _define, _define, _scale, _scale, _remove, _crash, _crash, _partition, _partition, _power, _agent,
     _mode, _bad_engine, _good_engines, _busy, _deaf, _fail_over, _weights, _stop_or_start, _system, _restart, _wake,
-    _wake, _use, _use, _slow, _again, _card, _cap, _clock,
+    _wake, _use, _use, _slow, _again, _card, _cap, _clock, _blackout, _blackout,
 ]  # fmt: skip
 
 

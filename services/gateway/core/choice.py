@@ -23,6 +23,11 @@ class Candidate(Protocol):
     @property
     def draining(self) -> bool: ...
     @property
+    def silent(self) -> bool:
+        """Nothing is heard of its machine: its engine may answer, or be gone."""
+        ...
+
+    @property
     def in_flight(self) -> int:
         """Requests of this gateway and, as last heard, of the others."""
         ...
@@ -37,6 +42,7 @@ C = TypeVar("C", bound=Candidate)
 def choose(candidates: Sequence[C], tried: Iterable[str], now: float, draw: float) -> C | None:
     """The candidate with the lowest share of its slots in use; ``draw`` in [0, 1) picks among equals, by weight.
 
+    Silent ones are asked where all slots of the others are in use, or there are no others.
     Draining endpoints, those already tried for this request and those with an open breaker get nothing.
     None: nobody is left.
     """
@@ -45,7 +51,7 @@ def choose(candidates: Sequence[C], tried: Iterable[str], now: float, draw: floa
     for candidate in candidates:
         if candidate.draining or candidate.replica_id in tried or not candidate.breaker.allows(now):
             continue
-        load = candidate.in_flight / candidate.slots
+        load = candidate.in_flight / candidate.slots + candidate.silent
         if not best or load < lowest:
             best = [candidate]
             lowest = load

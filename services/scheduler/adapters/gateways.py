@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 
 from libs.bus import Bus
 from libs.events.usage import GatewayRates, RequestRecord, UsageBatch
@@ -18,6 +18,8 @@ BUCKETS = 10
 PACED_TOKENS = 32
 """Tokens from which on a request's pace says something."""
 PACES_KEPT = 50
+ANSWERED = frozenset({"ok", "client_error"})
+"""Ends of a request that its engine had a word in, whatever it was."""
 REPLICAS_KEPT = 20_000
 """Replicas whose ended requests are counted; those heard of longest ago are dropped."""
 
@@ -65,16 +67,26 @@ class Window:
 class _Ended:
     """Requests a replica ended."""
 
-    __slots__ = ("failed", "first_tokens", "first_tokens_ms", "paced", "paces", "requests")
+    __slots__ = (
+        *("answered", "failed", "first_tokens", "first_tokens_ms", "paced", "paces", "requests", "unanswered"),
+    )
 
     def __init__(self) -> None:
-        self.requests = self.failed = self.first_tokens = self.paced = 0
+        self.requests = self.failed = self.first_tokens = self.paced = self.unanswered = 0
         self.first_tokens_ms = 0.0
         self.paces: deque[float] = deque(maxlen=PACES_KEPT)
+        self.answered: float | None = None
+        """When it last did, on our clock."""
 
-    def count(self, record: RequestRecord) -> None:
+    def count(self, record: RequestRecord, ended: float) -> None:
+        """``ended``: when, on our clock."""
         self.requests += 1
-        self.failed += record.status == "upstream_error"
+        if record.status == "upstream_error":
+            self.failed += 1
+            self.unanswered += 1
+        elif record.status in ANSWERED or record.first_token_ms is not None:
+            self.unanswered = 0
+            self.answered = max(self.answered or ended, ended)
         if record.first_token_ms is not None:
             self.first_tokens += 1
             self.first_tokens_ms += _first_token_ms(record)
@@ -93,6 +105,7 @@ class _Ended:
         """A request another replica had to answer."""
         self.requests += 1
         self.failed += 1
+        self.unanswered += 1
 
 
 def _first_token_ms(record: RequestRecord) -> float:
@@ -137,13 +150,15 @@ class Gateways:
         if batch.offset <= self._offsets.get(batch.gateway_id, -1):
             return  # sent again because its acknowledgement was lost
         self._offsets[batch.gateway_id] = batch.offset
+        now, at = self._monotonic(), datetime.now(UTC)
         for record in batch.records:
             for replica_id in record.failed_replicas:
                 self._of(replica_id).count_failed()
             if record.replica_id is None:
                 continue
             ended = self._of(record.replica_id)
-            ended.count(record)
+            # Told late by a gateway that could not speak: it says how the engine was then.
+            ended.count(record, now - max(0.0, (at - record.closed_at).total_seconds()))
             if ended.paced >= PACES_LEAST:
                 self._paced.add(record.replica_id)
             if record.first_token_ms is not None:
@@ -203,7 +218,14 @@ class Gateways:
             tokens_per_s=ended.tokens_per_s if ended is not None else None,
             first_tokens=ended.first_tokens if ended is not None else 0,
             first_tokens_ms=ended.first_tokens_ms if ended is not None else 0.0,
+            answered_ms=self._answered_ms(ended),
+            unanswered=ended.unanswered if ended is not None else 0,
         )
+
+    def _answered_ms(self, ended: _Ended | None) -> int | None:
+        if ended is None or ended.answered is None:
+            return None
+        return int((self._monotonic() - ended.answered) * 1000)
 
     def _model(self, model: str) -> ModelUse:
         return ModelUse(

@@ -99,6 +99,11 @@ def restarts(state: State, machine_id: str, shard_id: str) -> bool:
     return machine is not None and any(one.errand.shard_id == shard_id for one in machine.errands)
 
 
+def begins_anew(machine: Machine) -> bool:
+    """Whether its agent was asked to, and has not said that it did: it is silent meanwhile."""
+    return any(one.errand.kind == "restart_agent" for one in machine.errands)
+
+
 def given(state: State, event: NodeErrandGiven, position: int) -> None:
     machine = state.facts.machines.get(event.machine_id)
     if machine is None:
@@ -118,6 +123,7 @@ def starts_anew(state: State, replica: Replica, at: datetime, position: int) -> 
     if replica.phase == "ready":
         replica.phase, replica.since, replica.position = "placed", at, position
         replica.reason = "its engine is restarted by hand"
+        state.index(replica)
     state.facts.models[replica.model].touched = position
 
 

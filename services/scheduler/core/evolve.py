@@ -23,12 +23,12 @@ from libs.events.node import (
 )
 from libs.events.replica import ReplicaEvent
 from libs.events.shard import ShardEvent
-from libs.events.system import RackCapped, SystemStarted, SystemStopped
+from libs.events.system import PlacingPaused, PlacingResumed, RackCapped, SystemStarted, SystemStopped
 
 from . import errands
 from .models import FOLDS as MODELS
 from .replicas import FOLDS as REPLICAS
-from .state import Machine, State
+from .state import Machine, Pause, State
 
 
 def evolve(state: State, event: Event, position: int) -> State:
@@ -104,19 +104,19 @@ def _returned(machine: Machine, event: NodeReturned) -> None:
 
 
 def _cordoned(machine: Machine, event: NodeCordoned) -> None:
-    machine.mode, machine.reason = "cordoned", event.reason
+    machine.mode, machine.reason, machine.force = "cordoned", event.reason, False
 
 
 def _drained(machine: Machine, event: NodeDrained) -> None:
-    machine.mode, machine.reason = "drained", event.reason
+    machine.mode, machine.reason, machine.force = "drained", event.reason, event.force
 
 
 def _uncordoned(machine: Machine, event: NodeUncordoned | NodeReclaimed) -> None:
-    machine.mode, machine.reason = "open", ""
+    machine.mode, machine.reason, machine.force = "open", "", False
 
 
 def _lent(machine: Machine, event: NodeLent) -> None:
-    machine.mode, machine.reason = "lent", event.to
+    machine.mode, machine.reason, machine.force = "lent", event.to, False
 
 
 def _elected(state: State, event: SchedulerElected, position: int) -> None:
@@ -139,6 +139,18 @@ def _stopped(state: State, event: SystemStopped, position: int) -> None:
 
 def _started(state: State, event: SystemStarted, position: int) -> None:
     state.facts.stopped = None
+    _touch_all(state, position)
+
+
+def _paused(state: State, event: PlacingPaused, position: int) -> None:
+    state.facts.paused = Pause(at=event.at, position=position, silent=event.silent, of=event.of)
+    state.nodes = position
+    _touch_all(state, position)
+
+
+def _resumed(state: State, event: PlacingResumed, position: int) -> None:
+    state.facts.paused = None
+    state.nodes = position
     _touch_all(state, position)
 
 
@@ -200,6 +212,8 @@ _FOLDS: dict[type[Event], Callable[[State, Any, int], None]] = {
     SystemStopped: _stopped,
     SystemStarted: _started,
     RackCapped: _rack,
+    PlacingPaused: _paused,
+    PlacingResumed: _resumed,
     VersionAdded: _version_added,
     VersionRemoved: _version_removed,
     MirrorServing: _mirror,

@@ -8,6 +8,8 @@ import msgspec
 
 LOST_AFTER_MS = 8_000
 """Four samples of two seconds: one or two late ones happen on a busy machine."""
+RESTARTS_WITHIN_MS = 60_000
+"""The same for a machine whose agent was asked to begin anew: an agent on eight cards looks at all of them first."""
 
 
 class Heard(msgspec.Struct, frozen=True):

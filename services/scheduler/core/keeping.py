@@ -6,7 +6,6 @@ import msgspec
 
 from libs.events import Event, decode, encode
 
-from .replicas import LEAVING
 from .state import Facts, State, Story
 
 
@@ -35,8 +34,7 @@ def restore(kept: Kept) -> State:
         state.of_model[model] = {}
     for replica_id, replica in kept.facts.replicas.items():
         state.of_model[replica.model][replica_id] = replica
-        if replica.phase in LEAVING:
-            state.leaving[replica_id] = replica
+        state.index(replica)
         for shard_id, shard in replica.shards.items():
             if not shard.ended:
                 state.held.setdefault(shard.placement.machine_id, {})[shard_id] = shard.placement

@@ -17,6 +17,7 @@ from libs.events.sources import kept_as
 from .hearing import Hearing
 from .nodes import ABSENT_AFTER, Decision
 from .state import Model, Replica, Shard, State
+from .traffic import ANSWERS_WITHIN_MS, UNANSWERED_LEAST, Traffic
 
 BACK_OFF = timedelta(seconds=10)
 BACK_OFF_MOST = timedelta(minutes=5)
@@ -55,22 +56,43 @@ def _stable(replica: Replica, now: datetime) -> bool:
     return replica.ready_at is not None and now - replica.ready_at >= STABLE_AFTER
 
 
-def next_step(state: State, model: Model, replica: Replica, hearing: Hearing | None, now: datetime) -> Decision | None:
+def next_step(
+    state: State, model: Model, replica: Replica, hearing: Hearing | None, traffic: Traffic | None, now: datetime
+) -> Decision | None:
     """The next event of this replica, or None if there is nothing to say."""
     if replica.phase in ("placed", "ready"):
-        return _lost(state, replica, now) or _ended(state, model, replica, now) or _start(state, replica, hearing, now)
+        return (
+            _lost(state, replica, traffic, now)
+            or _ended(state, model, replica, now)
+            or _start(state, replica, hearing, now)
+        )
     if replica.phase in ("draining", "stopping", "failed"):
         return _stop(state, replica, hearing, now)
     return None
 
 
-def _lost(state: State, replica: Replica, now: datetime) -> Decision | None:
+def _lost(state: State, replica: Replica, traffic: Traffic | None, now: datetime) -> Decision | None:
+    """It is to be placed anew: its machine is lost, and nobody says that its engine answers all the same."""
     for machine_id in replica.machines:
         machine = state.facts.machines.get(machine_id)
-        if machine is not None and machine.lost:
+        if machine is not None and machine.lost and not _spared(state, replica, traffic):
             lost = ReplicaLost(at=now, replica_id=replica.replica_id, model=replica.model, machine_id=machine_id)
             return f"EVENTS:{machine.position}", lost
     return None
+
+
+def _spared(state: State, replica: Replica, traffic: Traffic | None) -> bool:
+    if traffic is not None and traffic.of(replica.replica_id).unanswered >= UNANSWERED_LEAST:
+        return False
+    return state.facts.paused is not None or (replica.phase == "ready" and answers(replica, traffic))
+
+
+def answers(replica: Replica, traffic: Traffic | None) -> bool:
+    """Gateways say that its engine answered just now."""
+    if traffic is None:
+        return False
+    use = traffic.of(replica.replica_id)
+    return not use.unanswered and use.answered_ms is not None and use.answered_ms < ANSWERS_WITHIN_MS
 
 
 def _ended(state: State, model: Model, replica: Replica, now: datetime) -> Decision | None:
@@ -157,6 +179,12 @@ def _stop(state: State, replica: Replica, hearing: Hearing | None, now: datetime
         reason = "it failed" if replica.phase == "failed" else replica.reason
         stopped = ReplicaStopped(at=now, replica_id=replica.replica_id, model=replica.model, reason=reason)
         return f"EVENTS:{last}", stopped
+    first = next(iter(replica.shards.values()))
+    if replica.phase == "draining" and first.ended:
+        # Only the first shard answers requests: the others cannot know when the last is done.
+        reason = f"{replica.reason}; no request is left"
+        stopping = ReplicaStopping(at=now, replica_id=replica.replica_id, model=replica.model, reason=reason)
+        return f"EVENTS:{first.position}", stopping
     if replica.phase == "draining" and now - replica.since >= DRAIN_GRACE:
         reason = f"{replica.reason}; the grace of {DRAIN_GRACE.seconds} s for requests in flight is over"
         stopping = ReplicaStopping(at=now, replica_id=replica.replica_id, model=replica.model, reason=reason)

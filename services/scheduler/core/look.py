@@ -14,7 +14,7 @@ from libs.fit.health import must_leave
 
 from .checks import CHANGING
 from .demand import Group, autoscale, forgotten, judge, on_trial, wanted, watched, why_none
-from .lifecycle import PARK_AFTER, failing, next_step, overdue
+from .lifecycle import PARK_AFTER, answers, failing, next_step, overdue
 from .naming import leader_port, replica_name
 from .nodes import ABSENT_AFTER, Decision
 from .placement import Placing, Search
@@ -28,6 +28,10 @@ LOOK_AGAIN_FOR_USE = timedelta(seconds=1)
 """One of which what gateways do may change what is wanted."""
 LOOK_AGAIN_FOR_ROOM = timedelta(seconds=10)
 """One that lacks room of a kind only telemetry knows about (disk, memory of other programs)."""
+
+
+GIVEN_UP_AFTER = timedelta(seconds=30)
+"""Of what is left of a replica over several machines, where its successor needs the room."""
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -64,18 +68,20 @@ class Look:
         self.decisions: list[Decision] = []
         self.short = False
         """More is wanted than there is room for."""
+        self.queued = False
+        """It waits until fewer replicas are starting."""
         self.due: datetime | None = None
         self.reserved: tuple[ShardPlacement, ...] = ()
         """Room it waits for: what is free of it already is not for models that come after."""
 
     def decide(self) -> None:
         for replica in self.replicas:
-            step = next_step(self.state, self.model, replica, self.hearing, self.now)
+            step = next_step(self.state, self.model, replica, self.hearing, self.round.traffic, self.now)
             if step is not None:
                 self.decisions.append(step)
         if any(r.phase != "ready" for r in self.replicas):
             self.look_again(LOOK_AGAIN)
-        if watched(self.model):
+        if watched(self.model) or any(map(self.state.silent, self.replicas)):
             self.look_for_use()
         if self.decisions:
             return
@@ -158,41 +164,54 @@ class Look:
                         return f"GPU {gpu.index} of {machine_id} is out of use: {why}"
         return None
 
-    # replicas whose machines were lost and are back
+    # replicas whose machines were lost
 
     def _returning(self) -> None:
         serving = sum(r.phase == "ready" and self.outdated(r) is None for r in self.replicas)
         for replica in self.replicas:
             if replica.phase != "lost":
                 continue
-            machines = [self.state.facts.machines[m] for m in replica.machines if m in self.state.facts.machines]
-            if any(m.lost for m in machines) and not replica.gone:
-                continue
-            back_since = max((m.here_since for m in machines), default=self.now)
             where = ", ".join(replica.machines)
-            waiting = [s for s in replica.shards.values() if s.phase != "ready"]
-            absent = self._absent(replica)
             if replica.gone:
                 reason = f"nothing of it was left when {where} came back"
                 self.say(
                     ReplicaStopped(at=self.now, replica_id=replica.replica_id, model=self.model.name, reason=reason)
                 )
-            elif not self.wanted:
-                self.drain(replica, why_none(self.state, self.model))
-            elif (outdated := self.outdated(replica)) is not None:
-                self.drain(replica, outdated)
-            elif serving >= self.wanted:
-                self.drain(replica, f"others serve in its place since {where} was lost")
-            elif len(replica.shards) > 1 or any(s.ended for s in waiting):
-                self.drain(replica, f"it was not whole when {where} came back")
-            elif absent and self.now - back_since >= ABSENT_AFTER:
-                self.drain(replica, f"{where} came back without it")
-            elif not waiting and not absent and self.hearing is not None:
+            elif self.state.silent(replica) and len(replica.shards) == 1:
+                continue  # it may be back, and until then it may serve
+            elif (over := self._over(replica, serving, where)) is not None:
+                self.drain(replica, over)
+            elif self.state.silent(replica):
+                continue
+            elif self._is_back(replica):
                 url = next(iter(replica.shards.values())).url
                 self.say(ReplicaRecovered(at=self.now, replica_id=replica.replica_id, model=self.model.name, url=url))
                 serving += 1
-            elif (late := overdue(replica, waiting, self.hearing, self.now)) is not None:
+            elif (late := self._not_back(replica, where)) is not None:
                 self.drain(replica, late)
+
+    def _over(self, replica: Replica, serving: int, where: str) -> str | None:
+        """Why a lost replica is wanted no more, wherever its machines are."""
+        if not self.wanted:
+            return why_none(self.state, self.model)
+        if (outdated := self.outdated(replica)) is not None:
+            return outdated
+        if serving >= self.wanted:
+            return f"others serve in its place since {where} was lost"
+        if any(shard.ended for shard in replica.shards.values()):
+            return f"it was not whole when {where} came back"
+        return None
+
+    def _is_back(self, replica: Replica) -> bool:
+        return self.hearing is not None and replica.whole and not self._absent(replica)
+
+    def _not_back(self, replica: Replica, where: str) -> str | None:
+        machines = self.state.facts.machines
+        back_since = max((machines[m].here_since for m in replica.machines if m in machines), default=self.now)
+        if self._absent(replica) and self.now - back_since >= ABSENT_AFTER:
+            return f"{where} came back without it"
+        waiting = [s for s in replica.shards.values() if s.phase != "ready"]
+        return overdue(replica, waiting, self.hearing, self.now)
 
     def _absent(self, replica: Replica) -> bool:
         """Whether a machine, which speaks, shows no process of its shard."""
@@ -240,9 +259,17 @@ class Look:
                 profiles=None if group.profile is None else (group.profile,),
             )
             for _ in range(count):
+                if self.round.starts.full:
+                    self.queued = True
+                    return
                 placing = search.best()
                 if placing.machine_id is None:
                     self._no_room(search, placing, current, outdated)
+                    break
+                if self.round.starts.full_on(spot.machine_id for spot in placing.spots):
+                    # Where it goes does not depend on how busy machines are, but when.
+                    self.short = True
+                    self.look_again(LOOK_AGAIN_FOR_ROOM)
                     break
                 self._place(part, placing, len(current), outdated)
                 allowed -= 1
@@ -253,7 +280,7 @@ class Look:
         for group in part.groups or (Group(None, 0),):
             here = [r for r in current if group.profile is None or r.profile.name == group.profile]
             surplus = len(here) - group.count
-            for replica in sorted(here, key=lambda r: (r.phase == "ready", -r.placed))[: max(0, surplus)]:
+            for replica in sorted(here, key=lambda r: (self._serves(r), -r.placed))[: max(0, surplus)]:
                 self.drain(replica, self._why_fewer(part))
                 current.remove(replica)
             if surplus < 0:
@@ -269,7 +296,7 @@ class Look:
         for replica, why in outdated:
             if replica.phase != "ready":
                 self.drain(replica, why if part.wanted else self._why_fewer(part))
-        spare = sum(r.phase == "ready" for r in current) + len(serving) - part.wanted
+        spare = sum(map(self._serves, current)) + len(serving) - part.wanted
         spare = max(0, min(spare, len(serving)))
         whole = len(current) + len(serving) >= part.wanted and all(r.phase == "ready" for r in current)
         if not spare and self._in_place(serving) and whole and not self._leaving():
@@ -277,6 +304,10 @@ class Look:
         for replica, why in serving[:spare]:
             self.drain(replica, why if part.wanted else self._why_fewer(part))
         return serving[spare:]
+
+    def _serves(self, replica: Replica) -> bool:
+        """It is ready, and so says its machine."""
+        return replica.phase == "ready" and not self.state.silent(replica)
 
     def _in_place(self, outdated: Outdated) -> bool:
         return self.model.in_place and any(r.placed < self.model.restarted for r, _ in outdated)
@@ -304,7 +335,7 @@ class Look:
         if failing(self.state, self.model, self.now):
             self.look_for_use()  # what runs may have worked for long enough then
         elif not starting:
-            if self._make_way(search, outdated):
+            if self._make_way(search, outdated) or self._give_up(search):
                 return
             taken = evict(self, search) or preempt(self, search)
             if taken:
@@ -341,6 +372,23 @@ class Look:
                 return True
         return False
 
+    def _give_up(self, search: Search) -> bool:
+        """Stop what is left of a replica over several machines, one of them lost, if its successor then fits.
+
+        It may be whole and only not heard. So whoever answers goes on, and an engine that waits for a dead rank is
+        given time for its own agent to find out.
+        """
+        for replica in self.replicas:
+            if replica.phase != "lost" or len(replica.shards) == 1 or not self.state.silent(replica):
+                continue
+            if not search.supposing(replica.shards, replica.machines):
+                continue
+            self.look_for_use()
+            if self.now - replica.since >= GIVEN_UP_AFTER and not answers(replica, self.round.traffic):
+                self.drain(replica, f"{replica.reason} for {GIVEN_UP_AFTER.seconds} s; its successor needs its room")
+            return True
+        return False
+
     def _place(self, part: _Part, placing: Placing, running: int, outdated: Outdated) -> None:
         assert placing.profile is not None
         profile = placing.profile
@@ -350,6 +398,7 @@ class Look:
         self.round.leaving += [replica for replica, _ in outdated[:1]]
         for shard in shards:
             self.round.room.take(self.model.name, shard)
+        self.round.starts.add(shard.machine_id for shard in shards)
         self.say(
             ReplicaPlaced(
                 at=self.now,

@@ -9,7 +9,9 @@ from libs.events import Event
 from libs.events.node import NodeJoined, NodeLost, NodeReturned
 from libs.events.replica import ReplicaStopped
 
-from .hearing import LOST_AFTER_MS, Heard, Hearing
+from .errands import begins_anew
+from .hearing import LOST_AFTER_MS, RESTARTS_WITHIN_MS, Heard, Hearing
+from .silence import pause_decision
 from .state import Machine, State
 
 Decision = tuple[str, Event]
@@ -25,6 +27,9 @@ def milliseconds(span: timedelta) -> int:
 
 def node_decisions(state: State, hearing: Hearing | None, now: datetime) -> list[Decision]:
     found: list[Decision] = []
+    pause = pause_decision(state, hearing, now) if hearing is not None else None
+    if pause is not None:
+        return [pause]
     for machine_id, machine in state.facts.machines.items():
         if not machine.joined:
             found.append((f"EVENTS:{machine.position}", NodeJoined(at=now, machine_id=machine_id)))
@@ -34,10 +39,11 @@ def node_decisions(state: State, hearing: Hearing | None, now: datetime) -> list
 
 
 def _heard(state: State, machine_id: str, machine: Machine, heard: Heard, now: datetime) -> Iterator[Decision]:
-    if machine.lost_at is None and heard.silent_ms >= LOST_AFTER_MS:
+    deadline_ms = RESTARTS_WITHIN_MS if begins_anew(machine) else LOST_AFTER_MS
+    if machine.lost_at is None and heard.silent_ms >= deadline_ms:
         yield (
             f"node.{machine_id}:silence:{machine.position}",
-            NodeLost(at=now, machine_id=machine_id, silent_ms=heard.silent_ms, deadline_ms=LOST_AFTER_MS),
+            NodeLost(at=now, machine_id=machine_id, silent_ms=heard.silent_ms, deadline_ms=deadline_ms),
         )
     elif machine.lost_at is not None and heard.present:
         yield (

@@ -20,6 +20,7 @@ from .measuring import Measuring
 from .nodes import Decision, node_decisions
 from .room import Room
 from .round import Round
+from .starts import Starts
 from .state import Model, State
 from .traffic import Traffic
 
@@ -37,10 +38,13 @@ class _Settled(msgspec.Struct, frozen=True):
     due: datetime | None
     reserved: tuple[ShardPlacement, ...] = ()
     """Room it waits for."""
+    queued: bool = False
+    """It waits until fewer replicas are starting."""
 
-    def holds(self, state: State, model: Model, now: datetime) -> bool:
+    def holds(self, state: State, model: Model, starts: Starts, now: datetime) -> bool:
         return (
             self.touched == model.touched
+            and (starts.full or not self.queued)
             and (self.room is None or self.room == state.room)
             and (self.due is None or self.at <= now < self.due)  # clocks may step back
         )
@@ -52,7 +56,9 @@ class Reconciler:
     (But for one thing: why nothing fits is told anew when room was gained, not when yet more of it went.)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, starts_at_once: int | None = None) -> None:
+        """``starts_at_once``: replicas that may be starting at any moment; None: as many as suit the fleet."""
+        self._starts_at_once = starts_at_once
         self._settled: dict[str, _Settled] = {}
         self._tables = Tables()
         self._measuring = Measuring()
@@ -73,10 +79,11 @@ class Reconciler:
         if self._room is None or self._room.state is not state:
             self._room, self._tables = Room(state), Tables()
         self._room.begin()
-        round_ = Round(state, self._room, self._tables, hearing, traffic, now)
+        starts = Starts(state, now, self._starts_at_once)
+        round_ = Round(state, self._room, starts, self._tables, hearing, traffic, now)
         for model in sorted(state.facts.models.values(), key=lambda model: CLASSES[model.spec.priority_class]):
             settled = self._settled.get(model.name)
-            if settled is not None and settled.holds(state, model, now):
+            if settled is not None and settled.holds(state, model, starts, now):
                 for shard in settled.reserved:
                     self._room.take(model.name, shard)
                 continue
@@ -91,7 +98,7 @@ class Reconciler:
                 self._settled.pop(model.name, None)
             else:
                 room = state.room if look.short else None
-                self._settled[model.name] = _Settled(model.touched, room, now, look.due, look.reserved)
+                self._settled[model.name] = _Settled(model.touched, room, now, look.due, look.reserved, look.queued)
         if len(self._settled) > len(state.facts.models):
             self._settled = {name: s for name, s in self._settled.items() if name in state.facts.models}
         return decisions or self._measuring.decisions(state, traffic, now)

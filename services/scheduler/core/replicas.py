@@ -32,8 +32,6 @@ from libs.events.sources import of_library
 from .errands import restarts, starts_anew
 from .state import ENDED, Model, Orphan, Replica, ReplicaPhase, Shard, ShardPhase, State
 
-LEAVING: frozenset[ReplicaPhase] = frozenset({"draining", "stopping", "failed"})
-
 WEIGHTS_REMEMBERED = 64
 """Versions remembered per machine; an agent's cache holds fewer."""
 
@@ -71,6 +69,7 @@ def _placed(state: State, event: ReplicaPlaced, position: int) -> None:
     )
     state.facts.replicas[event.replica_id] = replica
     state.of_model[event.model][event.replica_id] = replica
+    state.index(replica)
     for shard in event.shards:
         state.held.setdefault(shard.machine_id, {})[shard.shard_id] = shard
         state.stirred[shard.machine_id] = position
@@ -83,13 +82,6 @@ def _phase(replica: Replica, phase: ReplicaPhase, at: datetime, position: int) -
     replica.phase, replica.since, replica.position = phase, at, position
 
 
-def _leaves(state: State, replica: Replica) -> None:
-    if replica.phase in LEAVING:
-        state.leaving[replica.replica_id] = replica
-    else:
-        state.leaving.pop(replica.replica_id, None)
-
-
 def _replica(change: Callable[[State, Model, Replica, Any, int], None]) -> Callable[[State, Any, int], None]:
     def fold(state: State, event: Any, position: int) -> None:
         replica = state.facts.replicas.get(event.replica_id)
@@ -97,7 +89,7 @@ def _replica(change: Callable[[State, Model, Replica, Any, int], None]) -> Calla
             model = state.facts.models[replica.model]
             model.touched = position
             change(state, model, replica, event, position)
-            _leaves(state, replica)
+            state.index(replica)
             for machine_id in replica.machines:
                 state.stirred[machine_id] = position
 
@@ -134,8 +126,9 @@ def _measured(state: State, model: Model, replica: Replica, event: ReplicaMeasur
 
 
 def _draining(state: State, model: Model, replica: Replica, event: ReplicaDraining, position: int) -> None:
-    # Only what serves has requests to wait for.
-    _phase(replica, "draining" if replica.phase == "ready" else "stopping", event.at, position)
+    # Only what serves has requests to wait for; one whose machine is not heard may.
+    serves = replica.phase == "ready" or (replica.phase == "lost" and replica.ready_at is not None and replica.whole)
+    _phase(replica, "draining" if serves else "stopping", event.at, position)
     replica.reason = event.reason
 
 
@@ -157,8 +150,7 @@ def _recovered(state: State, model: Model, replica: Replica, event: ReplicaRecov
 
 
 def _replica_stopped(state: State, event: ReplicaStopped, position: int) -> None:
-    replica = state.facts.replicas.pop(event.replica_id, None)
-    state.leaving.pop(event.replica_id, None)
+    replica = state.forget(event.replica_id)
     state.room = position
     if replica is None:
         for machine in state.facts.machines.values():

@@ -9,6 +9,7 @@ import msgspec
 from .candidates import Tables
 from .hearing import Hearing
 from .room import Room
+from .starts import Starts
 from .state import Replica, State
 from .traffic import Traffic
 
@@ -18,6 +19,7 @@ class Round(msgspec.Struct):
 
     state: State
     room: Room
+    starts: Starts
     tables: Tables
     hearing: Hearing | None
     traffic: Traffic | None

@@ -24,6 +24,8 @@ ReplicaPhase = Literal["placed", "ready", "draining", "stopping", "failed", "los
 NodeMode = Literal["open", "cordoned", "drained", "lent"]
 
 ENDED: frozenset[ShardPhase] = frozenset({"failed", "stopped"})
+LEAVING: frozenset[ReplicaPhase] = frozenset({"draining", "stopping", "failed"})
+STARTING: frozenset[ReplicaPhase] = frozenset({"placed"})
 
 STIRRED_KEPT = 20_000
 """Of the order in which machines were stirred."""
@@ -89,6 +91,11 @@ class Replica(msgspec.Struct, omit_defaults=True):
     @property
     def machines(self) -> tuple[str, ...]:
         return tuple(shard.placement.machine_id for shard in self.shards.values())
+
+    @property
+    def whole(self) -> bool:
+        """Every part of it is ready, as far as was heard."""
+        return all(shard.phase == "ready" for shard in self.shards.values())
 
     @property
     def gone(self) -> bool:
@@ -173,6 +180,8 @@ class Machine(msgspec.Struct, omit_defaults=True):
     mode: NodeMode = "open"
     reason: str = ""
     """Why it is cordoned or drained."""
+    force: bool = False
+    """Drained of what has nowhere to go as well."""
     weights: list[str] = []
     """``NAME@VERSION`` of what has run here: likely in its cache."""
     orphans: dict[str, Orphan] = {}
@@ -188,6 +197,15 @@ class Machine(msgspec.Struct, omit_defaults=True):
         if ERRANDS in self.facts.features:
             return any(one.weights == kept_as(weights) for one in self.facts.weights)
         return weights in self.weights
+
+
+class Pause(msgspec.Struct, omit_defaults=True):
+    """Nothing is placed in the place of what runs on silent machines."""
+
+    at: datetime
+    position: int
+    silent: int
+    of: int
 
 
 class Facts(msgspec.Struct, omit_defaults=True):
@@ -206,6 +224,8 @@ class Facts(msgspec.Struct, omit_defaults=True):
     """Why the whole system is stopped; None: it is not."""
     rack_watts: dict[str, int] = {}
     """What the GPUs of a rack may draw together, where that is limited."""
+    paused: Pause | None = None
+    """Many machines fell silent together; None: they did not, or it is over."""
 
 
 class Story:
@@ -264,6 +284,7 @@ class State:
         "position",
         "registered",
         "room",
+        "starting",
         "stirred",
         "stories",
     )
@@ -287,6 +308,8 @@ class State:
         self.stories: dict[str, Story] = {}
         self.leaving: dict[str, Replica] = {}
         """Replicas on their way out, whose room is still held."""
+        self.starting: dict[str, Replica] = {}
+        """Replicas that are placed and not ready yet."""
         self.registered = 0
         """Sequence of the last event that says what a machine is made of."""
         self._fabrics: tuple[int, Fabrics] | None = None
@@ -300,6 +323,25 @@ class State:
 
     def hash(self) -> str:
         return state_hash(self.facts)
+
+    def silent(self, replica: Replica) -> bool:
+        """Whether nothing is heard of a machine it runs on."""
+        machines = self.facts.machines
+        return any((machine := machines.get(m)) is not None and machine.lost for m in replica.machines)
+
+    def index(self, replica: Replica) -> None:
+        """After its phase changed."""
+        for kept, phases in ((self.leaving, LEAVING), (self.starting, STARTING)):
+            if replica.phase in phases:
+                kept[replica.replica_id] = replica
+            else:
+                kept.pop(replica.replica_id, None)
+
+    def forget(self, replica_id: str) -> Replica | None:
+        """It is gone."""
+        self.leaving.pop(replica_id, None)
+        self.starting.pop(replica_id, None)
+        return self.facts.replicas.pop(replica_id, None)
 
     def replicas_of(self, model: str) -> list[Replica]:
         """Oldest first."""

@@ -73,7 +73,7 @@ _SENTENCES: dict[type[Event], Callable[[Any], str]] = {
     ReplicaFailed: lambda e: f"{e.replica_id} {e.reason} ({_times(e.failures)}; the next try is {_clock(e.retry_at)})",
     ReplicaDraining: lambda e: f"{e.replica_id} takes no more requests: {e.reason}",
     ReplicaStopping: lambda e: f"{e.replica_id} is stopped: {e.reason}",
-    ReplicaLost: lambda e: f"{e.replica_id} is lost with {e.machine_id}",
+    ReplicaLost: lambda e: f"another is to take the place of {e.replica_id}: {e.machine_id} is lost",
     ReplicaMeasured: lambda e: (
         f"{e.replica_id} answers one request with {e.tokens_per_s:.0f} tokens a second,"
         f" {e.estimated_tokens_per_s:.0f} were estimated"

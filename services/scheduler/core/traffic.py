@@ -13,6 +13,10 @@ SHORT_MS = 30_000
 """More is decided on this: long enough that one burst is not a trend, short enough that people still wait."""
 PACES_LEAST = 20
 """Requests whose pace was measured, from which on a replica's pace says something."""
+ANSWERS_WITHIN_MS = 5_000
+"""An engine that answered so lately is there, whatever became of its machine's agent."""
+UNANSWERED_LEAST = 3
+"""As many as open a gateway's breaker."""
 LONG_MS = 300_000
 """Less is decided on this: a start costs minutes."""
 
@@ -35,6 +39,10 @@ class ReplicaUse(msgspec.Struct, frozen=True):
     """The pace of the ninth of ten of the last of them, from the first token to the last."""
     first_tokens: int = 0
     first_tokens_ms: float = 0.0
+    answered_ms: int | None = None
+    """How long ago it was last heard that the engine answered; None: never."""
+    unanswered: int = 0
+    """Requests in a row in which the engine failed, since it last answered."""
 
 
 class ModelUse(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from .demand import wanted as wanted_groups
 from .errands import open_errands
 from .hearing import Hearing
 from .room import Room
+from .silence import why_paused
 from .state import Machine, Model, Replica, Shard, State
 
 GENERATION = 1
@@ -31,7 +32,7 @@ GENERATION = 1
 
 def route(state: State, model: Model) -> Route:
     """Where gateways send: replicas that are ready; those that finish what they have are flagged."""
-    endpoints = [
+    endpoints = tuple(
         Endpoint(
             replica_id=replica.replica_id,
             url=replica.url,
@@ -43,10 +44,10 @@ def route(state: State, model: Model) -> Route:
             weight=replica.profile.weight,
             canary=model.trial is not None and replica.fingerprint == model.trial.fingerprint,
             adapters=tuple(sorted(replica.adapters)),
+            silent=state.silent(replica),
         )
-        for replica in state.replicas_of(model.name)
-        if replica.phase in ("ready", "draining")
-    ]
+        for replica in _asked(state, model)
+    )
     stopped, reason = _stopped(state, model)
     trial = model.trial
     canary = trial.spec.canary if trial is not None else None
@@ -58,7 +59,7 @@ def route(state: State, model: Model) -> Route:
         max_output_tokens=model.spec.max_output_tokens,
         capabilities=model.spec.capabilities,
         created_at=model.created_at,
-        endpoints=tuple(endpoints),
+        endpoints=endpoints,
         on_demand=model.spec.scaling.on_demand,
         stopped=stopped,
         stopped_reason=reason,
@@ -66,6 +67,18 @@ def route(state: State, model: Model) -> Route:
         fallbacks=model.spec.fallbacks,
         adapters=tuple(adapter.name for adapter in model.spec.adapters),
     )
+
+
+def _asked(state: State, model: Model) -> list[Replica]:
+    """Whom gateways may ask: those that are ready; while they are fewer than are wanted, those that were lost too."""
+    replicas = state.replicas_of(model.name)
+    heard = sum(r.phase == "ready" and not state.silent(r) for r in replicas)
+    short = heard < sum(group.count for group in wanted_groups(state, model)) + on_trial(state, model)
+    return [r for r in replicas if r.phase in ("ready", "draining") or (short and _may_serve(r))]
+
+
+def _may_serve(replica: Replica) -> bool:
+    return replica.phase == "lost" and replica.ready_at is not None and replica.whole
 
 
 def _stopped(state: State, model: Model) -> tuple[Literal["system_stopped", "model_stopped"] | None, str]:
@@ -93,8 +106,8 @@ def wanted_on(state: State, machine_id: str) -> tuple[ShardWanted, ...]:
 
 def _should_run(replica: Replica) -> bool:
     if replica.phase == "lost":
-        # Of several shards one is not there: they are started together, or not at all.
-        return len(replica.shards) == 1
+        # Of several shards one is not there: those that start do so together or not at all, those that serve may go on.
+        return len(replica.shards) == 1 or _may_serve(replica)
     return replica.phase in ("placed", "ready", "draining")
 
 
@@ -193,7 +206,7 @@ def model_view(state: State, model: Model) -> ModelView:
         state=word,
         fingerprint=model.fingerprint,
         reason=reason,
-        replicas=tuple(_replica_view(model, replica) for replica in replicas),
+        replicas=tuple(_replica_view(state, model, replica) for replica in replicas),
     )
 
 
@@ -205,7 +218,9 @@ def _model_state(state: State, model: Model, replicas: list[Replica], ready: int
         return "asleep" if asleep else "stopped", why_none(state, model)
     if ready >= wanted:
         trial = model.trial
-        return "ready", f"the definition {trial.fingerprint} is on trial" if trial is not None else ""
+        if trial is not None:
+            return "ready", f"the definition {trial.fingerprint} is on trial"
+        return "ready", why_paused(state) if any(map(state.silent, replicas)) else ""
     why = ""
     if model.parked is not None:
         why = f"parked: {model.parked}"
@@ -213,6 +228,8 @@ def _model_state(state: State, model: Model, replicas: list[Replica], ready: int
         why = model.unplaced.summary
     elif model.failures and model.retry_at is not None and not any(r.phase == "placed" for r in replicas):
         why = f"the next try is at {model.retry_at:%H:%M:%S} UTC, after: {model.last_failure}"
+    elif (state.starting or state.leaving) and sum(r.phase in ("placed", "ready") for r in replicas) < wanted:
+        why = "it waits for its turn: other replicas are starting or leaving"
     if ready:
         return "degraded", why
     if model.parked is not None:
@@ -224,8 +241,10 @@ def _model_state(state: State, model: Model, replicas: list[Replica], ready: int
     return "waiting", why
 
 
-def _replica_view(model: Model, replica: Replica) -> ReplicaView:
+def _replica_view(state: State, model: Model, replica: Replica) -> ReplicaView:
     reason = replica.reason
+    if replica.phase == "ready" and state.silent(replica):
+        reason = "its machine is not heard; its engine may serve"
     if replica.phase in ("placed", "ready") and replica.fingerprint != model.fingerprint:
         tried = model.trial is not None and replica.fingerprint == model.trial.fingerprint
         reason = "on trial" if tried else "runs an older definition"

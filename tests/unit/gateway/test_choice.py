@@ -19,6 +19,7 @@ class Candidate:
     in_flight: int = 0
     slots: int = 4
     draining: bool = False
+    silent: bool = False
     weight: int = 1
     breaker: Breaker = field(default_factory=Breaker)
 
@@ -28,6 +29,17 @@ def test_the_least_loaded_in_proportion_to_its_slots() -> None:
     assert choose([small, large], [], 0, 0) is large
     large.in_flight = 9
     assert choose([small, large], [], 0, 0) is small
+
+
+def test_one_whose_machine_is_silent_is_asked_when_the_others_are_full_or_there_are_none() -> None:
+    heard, silent = Candidate("heard"), Candidate("silent", silent=True)
+    assert choose([silent, heard], [], 0, 0) is heard
+    heard.in_flight = 3
+    assert choose([silent, heard], [], 0, 0) is heard
+    heard.in_flight = 5
+    assert choose([silent, heard], [], 0, 0) is silent
+    assert choose([silent, heard], ["heard"], 0, 0) is silent
+    assert choose([silent], [], 0, 0) is silent
 
 
 def test_equals_share() -> None:

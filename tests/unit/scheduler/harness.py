@@ -19,6 +19,7 @@ from libs.events.shard import ShardAdopted, ShardFailed, ShardLoading, ShardRead
 from libs.events.views import ShardWanted
 from services.scheduler.core import look
 from services.scheduler.core.decide import decide
+from services.scheduler.core.demand import wanted as wanted_of
 from services.scheduler.core.evolve import evolve
 from services.scheduler.core.hearing import Heard
 from services.scheduler.core.reconcile import Reconciler
@@ -146,6 +147,10 @@ class FakeMachine:
         self.ended.add(shard_id)
         self.say(kind(**self._about(shard), **said))
 
+    def serves(self, shard_id: str) -> bool:
+        """Whether its engine answers."""
+        return self.up and self.shards.get(shard_id, (None, ""))[1] == "ready"
+
     # faults
 
     def crash(self, shard_id: str) -> None:
@@ -183,7 +188,8 @@ class World:
         self.log: list[tuple[int, Event]] = []
         self.causes: list[str] = []
         self.machines: dict[str, FakeMachine] = {}
-        self.reconciler = Reconciler()
+        self.starts_at_once: int | None = None
+        self.reconciler = self.leader()
         self.deaf = False
         self.listening_since = self.now
         self.checks: list[Callable[[World], None]] = []
@@ -198,6 +204,10 @@ class World:
         """Model to failures one after another, and time and sequence of the last."""
         self.forgiven: dict[str, int] = {}
         """Model to the sequence of the last thing that was asked of it: what failed before does not count after."""
+
+    def leader(self) -> Reconciler:
+        """One that remembers nothing."""
+        return Reconciler(self.starts_at_once)
 
     # the log
 
@@ -329,7 +339,7 @@ class World:
         for _ in range(rounds):
             hearing = self.hearing()
             traffic = self.traffic()
-            fresh = Reconciler().react(self.state, hearing, self.now, traffic)
+            fresh = self.leader().react(self.state, hearing, self.now, traffic)
             decisions = self.reconciler.react(self.state, hearing, self.now, traffic)
             assert _weighty(decisions) == _weighty(fresh), "what a leader remembers may not change what it decides"
             if not decisions:
@@ -407,12 +417,25 @@ def really_free(world: World) -> None:
         assert cores <= machine.registered.cpu_count, f"{machine.machine_id} runs {cores} cores' worth"
 
 
-def lost_nodes_do_not_serve(world: World) -> None:
-    """Once the leader has looked, no route leads to a lost node."""
-    for model in world.state.facts.models.values():
-        for endpoint in route(world.state, model).endpoints:
-            if not endpoint.draining:
-                assert not world.state.facts.machines[endpoint.machine_id].lost, f"{model.name} on a lost node"
+def silence_removes_nothing(world: World) -> None:
+    """A route leads to an engine that serves until somebody decides otherwise or another serves in its place; what is
+    not heard is marked."""
+    facts = world.state.facts
+    for model in facts.models.values():
+        endpoints = {e.replica_id: e for e in route(world.state, model).endpoints}
+        heard = 0
+        for replica_id, endpoint in endpoints.items():
+            lost = any(facts.machines[m].lost for m in facts.replicas[replica_id].machines)
+            assert endpoint.silent == lost, f"{replica_id} is {'' if lost else 'not '}silent and not marked so"
+            heard += not endpoint.silent and not endpoint.draining
+        least = sum(group.count for group in wanted_of(world.state, model))
+        for replica in world.state.replicas_of(model.name):
+            serves = all(world.machines[s.placement.machine_id].serves(i) for i, s in replica.shards.items())
+            known = all(s.phase == "ready" for s in replica.shards.values()) and replica.ready_at is not None
+            if heard < least and serves and known and replica.phase in ("ready", "lost"):
+                assert replica.replica_id in endpoints, f"{model.name} has {heard} without {replica.replica_id}"
+            if heard >= max(1, least) + (model.trial is not None) and replica.phase == "lost":
+                assert replica.replica_id not in endpoints, f"{replica.replica_id} is lost, others serve in its place"
 
 
 def index_follows_facts(world: World) -> None:
@@ -423,11 +446,17 @@ def index_follows_facts(world: World) -> None:
             if not shard.ended:
                 held.setdefault(shard.placement.machine_id, set()).add(shard_id)
     assert {m: set(shards) for m, shards in world.state.held.items() if shards} == held
+    assert world.state.starting.keys() == {r.replica_id for r in _in(world, "placed")}
+    assert world.state.leaving.keys() == {r.replica_id for r in _in(world, "draining", "stopping", "failed")}
     of_model = {m: set(replicas) for m, replicas in world.state.of_model.items() if replicas}
     by_model: dict[str, set[str]] = {}
     for replica in world.state.facts.replicas.values():
         by_model.setdefault(replica.model, set()).add(replica.replica_id)
     assert of_model == by_model
+
+
+def _in(world: World, *phases: str) -> list[Replica]:
+    return [r for r in world.state.facts.replicas.values() if r.phase in phases]
 
 
 def gangs_are_together(world: World) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -84,3 +84,23 @@ async def test_the_pace_is_that_of_whole_streams_with_tokens_enough(ears: Ears) 
     use = ears.of("r")
     assert use.paces == 10
     assert use.tokens_per_s == pytest.approx(50)  # the fastest makes 100, and nine are no faster than this
+
+
+async def test_whether_an_engine_answers_is_known_from_how_requests_ended(ears: Ears) -> None:
+    now = datetime.now(UTC)
+    assert (ears.of("r").answered_ms, ears.of("r").unanswered) == (None, 0)
+    await ears.ended(replica_id="r", closed_at=now)
+    ears.now += 2
+    assert 2_000 <= (ears.of("r").answered_ms or 0) < 60_000
+    await ears.ended(replica_id="r", status="upstream_error", closed_at=now)
+    await ears.ended(replica_id="other", failed_replicas=("r",), closed_at=now)
+    assert ears.of("r").unanswered == 2
+    await ears.ended(replica_id="r", status="cancelled", closed_at=now)
+    assert ears.of("r").unanswered == 2, "a client that left before the first token says nothing"
+    await ears.ended(replica_id="r", status="client_error", closed_at=now)
+    assert ears.of("r").unanswered == 0
+
+
+async def test_what_a_gateway_tells_late_says_how_it_was_then(ears: Ears) -> None:
+    await ears.ended(replica_id="r", closed_at=datetime.now(UTC) - timedelta(minutes=1))
+    assert (ears.of("r").answered_ms or 0) >= 60_000
