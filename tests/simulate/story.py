@@ -291,7 +291,7 @@ def _wake(story: Story) -> str | None:
 
 def _use(story: Story) -> str | None:
     name = story.model()
-    some = [0, 0, 1, 9] if story.kind != "busy" else [0, 9, 9, 9]
+    some = {"busy": [0, 9, 9, 9], "on demand": [0, 1, 9, 9]}.get(story.kind, [0, 0, 1, 9])
     in_flight, requests = story.random.choice(some), story.random.choice([0, 20])
     failed = story.random.choice([0, requests])
     answered_ms, unanswered = story.random.choice([(None, 0), (None, 0), (100, 0), (60_000, 3)])
