@@ -10,7 +10,7 @@ from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.output import Output, json_option
 from libs.bus import BusError, ensure
-from libs.bus.identities import GRANTS, authorization, ensure_seed, grants
+from libs.bus.identities import GRANTS, authorization, ensure_seed, grants, machine_of, node_identity, users_in
 from libs.runtime.secrets import fleet_secret
 
 
@@ -35,19 +35,39 @@ async def init(cluster: Cluster, replicas: str) -> None:
 
 @bus.command("identities")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--node", "machine_ids", multiple=True, help="Machine id of a node agent; may be repeated.")
+@click.option("--node", "added", multiple=True, help="Machine id of a node agent to add; may be repeated.")
+@click.option("--remove-node", "removed", multiple=True, help="Machine id of one to lock out; may be repeated.")
 @json_option
-def identities(directory: Path, machine_ids: tuple[str, ...], out: Output) -> None:
+def identities(directory: Path, added: tuple[str, ...], removed: tuple[str, ...], out: Output) -> None:
     """Make what is missing of: a seed for each service in DIRECTORY/SERVICE/SERVICE.nk, for each node in
     DIRECTORY/node/node-ID.nk, and the fleet secret in DIRECTORY/fleet/fleet.secret. Write DIRECTORY/nats/users.conf:
-    who may say and hear what, for nats-server to include."""
-    allowed = grants(machine_ids)
+    who may say and hear what, for nats-server to include. A node that is in it, or whose seed is here, stays."""
+    users = directory / "nats" / "users.conf"
     try:
-        keys = {name: ensure_seed(directory / (name if name in GRANTS else "node") / f"{name}.nk") for name in allowed}
+        known = users_in(users.read_text()) if users.exists() else {}
+        seeds = {path.stem: path for path in (directory / "node").glob("node-*.nk")}
+        nodes = {machine_of(name): name for name in (*known, *seeds) if name not in GRANTS}
+        for machine_id in removed:
+            if machine_id in added:
+                raise Failed(f"--node and --remove-node both name {machine_id}: name it once")
+            if machine_id not in nodes:
+                there = ", ".join(sorted(nodes)) or "none"
+                raise Failed(f"no node is called {machine_id} in {directory} (there are: {there})")
+            del nodes[machine_id]
+        allowed = grants([*nodes, *added])
+        keys = {}
+        for name in allowed:
+            path = directory / (name if name in GRANTS else "node") / f"{name}.nk"
+            # A node's seed may have been moved to its machine.
+            keys[name] = known[name] if name in known and not path.exists() else ensure_seed(path)
         fleet_secret(directory / "fleet" / "fleet.secret")
-        users = directory / "nats" / "users.conf"
         users.parent.mkdir(parents=True, exist_ok=True)
-        users.write_text(authorization(keys, allowed))
+        beside = users.with_name(f".{users.name}.new")
+        beside.write_text(authorization(keys, allowed))
+        beside.replace(users)
+        # Last: what fails before leaves a node that can still be removed.
+        for machine_id in removed:
+            (directory / "node" / f"{node_identity(machine_id)}.nk").unlink(missing_ok=True)
     except (OSError, ValueError) as error:
         raise Failed(f"the identities in {directory} cannot be made: {error}") from None
     out.one({"identities": keys}, [f"{name}: {key}" for name, key in keys.items()])

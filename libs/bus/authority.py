@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
-from libs.events import BadPayload, Command, Event, UnknownTag, decode, decode_as, subject_of, tag_of
+from libs.events import BadPayload, Command, Event, UnknownTag, decode, decode_as, tag_of
 from libs.events.commands import Outcome, Problem
 from libs.events.leadership import ELECTIONS
 from libs.events.questions import Examine, Examined
@@ -392,27 +392,12 @@ class Authority(Generic[S]):
         sequence = 0
         try:
             for cause, event, actor in decisions:
-                sequence = await self._append(event, cause, actor)
+                sequence = await self._bus.append(event, cause=cause, actor=actor, fence=self._fence)
             await self._follower.reached(sequence)
         except (BusAway, TimeoutError) as why:
             self._lose(f"what became of a decision is not known: {why or type(why).__name__}")
             raise
         return sequence
-
-    async def _append(self, event: Event, cause: str, actor: str | None) -> int:
-        """Append a decision, and see that what stands there is it.
-
-        Ids are made of causes, which others can foresee: a node that put the id on a fact of its own would have the
-        server take our decision for a repetition of that.
-        """
-        subject = subject_of(event)
-        while True:
-            sequence = await self._bus.append(event, cause=cause, actor=actor, fence=self._fence)
-            stored = await self._bus.transport.message("EVENTS", sequence)
-            if stored is not None and stored.subject == subject:
-                return sequence
-            log.error("the id of a decision on %s was used by somebody else, at sequence %d", subject, sequence)
-            cause = f"{cause}:{os.urandom(6).hex()}"
 
     async def _refresh(self) -> None:
         if self._on_change is not None and not self._lost.is_set():

@@ -142,13 +142,14 @@ class Bus:
     ) -> int:
         """Store an event or a batch of facts; returns its sequence.
 
-        The message id is made from the cause and the subject, so that the same decision made again is the same
-        message. Tries for 15 s with the same headers. Raises NotLeader when the fence held, BusAway.
+        The message id is made from the cause and the subject, under a secret of the identity: the same decision made
+        again is the same message, and nobody else can use up its id. Tries for 15 s with the same headers. Raises
+        NotLeader when the fence held, BusAway.
         """
         subject = subject_of(message)
         tag = tag_of(message)
         headers = {
-            MESSAGE_ID: f"{cause}/{subject}",
+            MESSAGE_ID: self.transport.message_id(f"{cause}/{subject}"),
             TYPE: tag,
             ACTOR: actor or self.identity,
             CAUSE: cause,

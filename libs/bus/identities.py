@@ -8,13 +8,14 @@ Replies go to ``_INBOX.<identity>.…``, which nobody else may listen to.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 import nkeys
 
-from libs.events.subjects import encode_token
+from libs.events.subjects import decode_token, encode_token
 
 from .topology import CONSUMERS, KEEPERS, SEEN_BY_NODES
 
@@ -26,6 +27,11 @@ OPERATOR = "operator"
 def node_identity(machine_id: str) -> str:
     """The identity of a machine's agent. One subject token, whatever the machine is called."""
     return f"node-{encode_token(machine_id)}"
+
+
+def machine_of(identity: str) -> str:
+    """The machine whose agent has this identity."""
+    return decode_token(identity.removeprefix("node-"))
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,6 +197,11 @@ def authorization(public_keys: Mapping[str, str], allowed: Mapping[str, Grant]) 
             f"    }} }}\n"
         )
     return "authorization {\n  users: [\n" + "".join(users) + "  ]\n}\n"
+
+
+def users_in(text: str) -> dict[str, str]:
+    """The identities of an ``authorization`` block written by this module, with their public keys."""
+    return dict(re.findall(r"^    # (\S+)\n    \{ nkey: (\w+),", text, re.MULTILINE))
 
 
 def _list(subjects: Iterable[str]) -> str:

@@ -34,6 +34,7 @@ from .transport import (
     Start,
     Stop,
     WrongSequence,
+    keyed_id,
 )
 
 Handler = Callable[[RawMessage], Awaitable[None]]
@@ -160,6 +161,9 @@ class MemoryTransport:
     def _reach(self) -> None:
         if self._cluster.away:
             raise BusAway("not connected to the bus")
+
+    def message_id(self, name: str) -> str:
+        return keyed_id(self.identity.encode(), name)
 
     async def publish(self, subject: str, payload: bytes, headers: Headers | None = None) -> None:
         self._reach()

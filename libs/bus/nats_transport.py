@@ -44,6 +44,7 @@ from .transport import (
     Start,
     Stop,
     TooLarge,
+    keyed_id,
 )
 
 log = logging.getLogger("llmgw.bus")
@@ -63,8 +64,9 @@ HEADERS_BYTES = 16 * 1024
 class NatsTransport:
     """One connection under one identity."""
 
-    def __init__(self, client: Client, link: Link, identity: str, inbox_prefix: str) -> None:
+    def __init__(self, client: Client, link: Link, identity: str, inbox_prefix: str, id_key: bytes) -> None:
         self.client = client
+        self._id_key = id_key
         self._link = link
         self._prefix = inbox_prefix
         self.readers: set[PullReader] = set()
@@ -134,7 +136,9 @@ class NatsTransport:
             )
         link.connected = True
         link.connected_since = time.monotonic()
-        transport = cls(client, link, identity, prefix)
+        # Where there are no nkeys everyone may do everything, and nothing is kept from anybody.
+        secret = credentials.read_bytes().strip() if credentials is not None else identity.encode()
+        transport = cls(client, link, identity, prefix, b"message ids " + secret)
         return transport
 
     @property
@@ -184,6 +188,9 @@ class NatsTransport:
         limit = self.client.max_payload - HEADERS_BYTES
         if len(payload) > limit:
             raise TooLarge(f"{subject}: the message has {len(payload)} bytes, {limit} at most")
+
+    def message_id(self, name: str) -> str:
+        return keyed_id(self._id_key, name)
 
     async def publish(self, subject: str, payload: bytes, headers: Headers | None = None) -> None:
         if not self.connected:

@@ -6,6 +6,8 @@ this interface, and passes the same contract tests over both.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -151,6 +153,14 @@ class Transport(Protocol):
     @property
     def connected(self) -> bool: ...
 
+    def message_id(self, name: str) -> str:
+        """The id of a message called ``name``: the same for every instance of this identity, and foreseen by no other.
+
+        The server drops a message whose id it knows, whoever used it and wherever. An id that others could foresee
+        would let them have our message taken for a repetition of theirs.
+        """
+        ...
+
     async def publish(self, subject: str, payload: bytes, headers: Headers | None = None) -> None:
         """Send without waiting for anything. Raises BusAway when not connected."""
         ...
@@ -202,6 +212,11 @@ class Transport(Protocol):
     async def serve(self, name: str, version: str, endpoints: Mapping[str, Answerer]) -> Stop: ...
 
     async def close(self) -> None: ...
+
+
+def keyed_id(key: bytes, name: str) -> str:
+    """``message_id`` under a secret of the identity."""
+    return hmac.new(key, name.encode(), hashlib.sha256).hexdigest()[:32]
 
 
 @dataclass(slots=True)

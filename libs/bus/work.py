@@ -151,7 +151,7 @@ class Worker:
     async def _park(self, raw: RawMessage, reason: str) -> None:
         headers: dict[str, Any] = {k: v for k, v in raw.headers.items() if not k.startswith("Nats-")}
         headers |= {
-            "Nats-Msg-Id": f"{self._stream}:{raw.sequence}/parked/{self._durable}",
+            "Nats-Msg-Id": self._transport.message_id(f"{self._stream}:{raw.sequence}/parked/{self._durable}"),
             "Llmgw-Subject": raw.subject,
             "Llmgw-Reason": reason.replace("\r", " ").replace("\n", " ")[:500],
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from pathlib import Path
 
 import msgspec
@@ -24,12 +25,24 @@ class _Waiting(msgspec.Struct, frozen=True):
     event: msgspec.Raw
 
 
+def _name_of(folder: Path) -> str:
+    """What this folder is called, from its making on."""
+    path = folder / "name"
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        name = os.urandom(4).hex()
+        durable.write(path, name.encode())
+        return name
+
+
 class Outbox:
     """Events go in at once, whatever the bus does; a fact that is in is sent, by this agent or the next one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        self._name = _name_of(folder)
         waiting = [int(path.stem) for path in folder.glob("[0-9]*.json")]
         self._next = max(waiting, default=0) + 1
         self._filled = asyncio.Event()
@@ -37,10 +50,14 @@ class Outbox:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, event: Event, cause: str) -> None:
-        """Keep an event until the log has it. ``cause`` says why it happened and makes sending it twice harmless."""
+        """Keep an event until the log has it. ``cause`` says why it happened and makes sending it twice harmless.
+
+        The folder has a name of its own, which goes into it: an agent whose folder was lost counts from one again, and
+        what it says then is no repetition of what it said before.
+        """
         path = self._folder / f"{self._next:012d}.json"
         self._next += 1
-        durable.write(path, msgspec.json.encode(_Waiting(cause, msgspec.Raw(encode(event)))))
+        durable.write(path, msgspec.json.encode(_Waiting(f"{cause}@{self._name}", msgspec.Raw(encode(event)))))
         self._empty.clear()
         self._filled.set()
 

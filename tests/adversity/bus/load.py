@@ -158,10 +158,19 @@ class Load:
     async def flows(self, bound_s: float) -> float:
         """Wait until everything gets through again; returns the seconds it took."""
         began = time.monotonic()
-        await eventually(
-            lambda: len(self._done) == 3 and min(self._done.values()) > began and not self._failed(), bound_s
-        )
-        return time.monotonic() - began
+        while time.monotonic() < began + bound_s:
+            for task in self._sending:
+                if task.done():
+                    task.result()
+            assert self._failed() == []
+            if len(self._done) == 3 and min(self._done.values()) > began:
+                return time.monotonic() - began
+            await asyncio.sleep(EVERY_S)
+        held = [what for what in ("command", "fact", "usage") if self._done.get(what, 0.0) <= began]
+        raise AssertionError(f"not again within {bound_s:g} s: {', '.join(held)}; leading: {self._leading()}")
+
+    def _leading(self) -> list[str]:
+        return [one.instance for one in self.authorities if one.leading]
 
     def _failed(self) -> list[str]:
         return [bus.failure for bus in self.buses if bus.failed.is_set()]

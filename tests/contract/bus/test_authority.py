@@ -326,19 +326,6 @@ async def test_a_snapshot_of_a_log_that_went_on_differently_is_not_used(open_bus
     await leader.stop()
 
 
-async def test_a_decision_whose_id_somebody_else_used_is_made_all_the_same(open_bus: Open) -> None:
-    bus, node, client = await open_bus("scheduler"), await open_bus("node-x"), await open_bus("operator")
-    leader = authority(bus, "a")
-    await leader.start()
-    await eventually(lambda: leader.leading)
-    forged = {"Nats-Msg-Id": "c-1/llmgw.evt.node.m.cordoned", "Llmgw-Type": "node.joined.v1"}
-    await node.transport.store("llmgw.evt.machine.x.registered", b"{}", forged)
-    outcome = await client.command(CordonNode(machine_id="m"), command_id="c-1")
-    assert outcome.status == "done"
-    assert leader.state.cordoned == {"m": ""}
-    await leader.stop()
-
-
 async def _unknown_event(bus: Bus) -> None:
     """As a newer version would write it."""
     headers = {"Nats-Msg-Id": "c-new/llmgw.evt.node.m.frobnicated", "Llmgw-Type": "node.frobnicated.v1"}

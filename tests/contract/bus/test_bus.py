@@ -409,3 +409,11 @@ async def test_a_question_that_a_frozen_instance_got_is_answered_by_another(open
         await asyncio.wait_for(held.wait(), 5)
     await alive.answer("scheduler", {ListNodes: nodes})
     assert await asyncio.wait_for(asking, 25) == NodesAnswer(nodes=())
+
+
+async def test_an_id_is_the_same_for_an_identity_and_another_s_is_another(open_bus: Open) -> None:
+    scheduler, standby, node = await open_bus("scheduler"), await open_bus("scheduler"), await open_bus("node-x")
+    name = "c-1/llmgw.evt.node.m.cordoned"
+    assert scheduler.transport.message_id(name) == standby.transport.message_id(name)
+    assert scheduler.transport.message_id(name) != node.transport.message_id(name)
+    assert scheduler.transport.message_id(name) != scheduler.transport.message_id(name + "x")

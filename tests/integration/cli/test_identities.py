@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from libs.bus import Bus, BusAway, BusSettings, connect, ensure, verify
+from libs.bus.delivery import MESSAGE_ID
 from libs.bus.identities import GRANTS, OPERATOR, authorization, ensure_seed, grants, node_identity
 from libs.bus.nats_transport import NatsTransport
 from libs.bus.topology import CONSUMERS
+from libs.events import encode, subject_of
+from libs.events.machine import MachineRegistered
 from libs.testing import eventually
 from libs.testing.nats import NatsServer
+from services.nodeagent.adapters.outbox import Outbox
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 MACHINE = "gpu-07.example"
 OTHER = "gpu-08.example"
@@ -158,6 +165,59 @@ async def test_nobody_hears_the_answers_of_another(enter: Callable[[str], Awaita
 
     await eventually(lambda: heard)
     assert overheard == []
+
+
+def registration(memory_mb: int = 1) -> MachineRegistered:
+    return MachineRegistered(
+        at=NOW,
+        machine_id=MACHINE,
+        address="127.0.0.1",
+        agent_version="1",
+        sealing_key="00",
+        os="linux",
+        arch="x86_64",
+        cpu_count=1,
+        memory_total_mb=memory_mb,
+    )
+
+
+async def test_no_identity_silences_another_by_using_up_its_ids(
+    enter: Callable[[str], Awaitable[Bus]], tmp_path: Path
+) -> None:
+    """The server drops a message whose id it knows, wherever it came from: here from the other node."""
+    registered = registration()
+    subject, cause = subject_of(registered), f"machine.{MACHINE}:registered:1.1"
+    other = await enter(node_identity(OTHER))
+    outbox = Outbox(tmp_path / "outbox")
+    outbox.put(registered, cause)
+    for name in (cause, f"{cause}@{(tmp_path / 'outbox' / 'name').read_text()}"):
+        for forged in (f"{name}/{subject}", other.transport.message_id(f"{name}/{subject}")):
+            await other.transport.store("llmgw.evt.machine.gpu-08=2Eexample.chaos", b"{}", {MESSAGE_ID: forged})
+
+    outbox.start(await enter(node_identity(MACHINE)))
+    await eventually(lambda: not outbox.waiting())
+    await outbox.stop(1)
+
+    said = await (await enter("scheduler")).transport.last("EVENTS", subject)
+    assert said is not None
+    assert said.payload == encode(registered)
+
+
+async def test_an_agent_whose_folder_was_lost_is_heard_at_once(
+    enter: Callable[[str], Awaitable[Bus]], tmp_path: Path
+) -> None:
+    """It counts from one again, and what it says now is no repetition of what the lost one said."""
+    bus, reader = await enter(node_identity(MACHINE)), await enter("scheduler")
+    for memory_mb in (1, 2):
+        registered = registration(memory_mb)
+        outbox = Outbox(tmp_path / f"outbox-{memory_mb}")
+        outbox.put(registered, f"machine.{MACHINE}:registered:1.1")
+        outbox.start(bus)
+        await eventually(lambda box=outbox: not box.waiting())
+        await outbox.stop(1)
+        said = await reader.transport.last("EVENTS", subject_of(registered))
+        assert said is not None
+        assert said.payload == encode(registered)
 
 
 async def test_without_a_seed_nobody_comes_in(server: NatsServer, tmp_path: Path) -> None:
