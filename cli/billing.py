@@ -47,13 +47,23 @@ async def list_prices(cluster: Cluster) -> None:
 
 @price.command("set")
 @click.argument("model")
-@click.option("--prompt", type=click.IntRange(0), required=True, help="Micros per 1,000 prompt tokens.")
-@click.option("--completion", type=click.IntRange(0), required=True, help="Micros per 1,000 completion tokens.")
-@click.option("--cached", type=click.IntRange(0), default=0, help="Per 1,000 cached prompt tokens; 0: as others.")
+@click.option("--prompt", type=click.IntRange(0), help="Micros per 1,000 prompt tokens.")
+@click.option("--completion", type=click.IntRange(0), help="Micros per 1,000 completion tokens.")
+@click.option("--cached", type=click.IntRange(0), help="Per 1,000 cached prompt tokens; 0: as others.")
 @on_cluster
-async def set_price(cluster: Cluster, model: str, prompt: int, completion: int, cached: int) -> None:
-    """Set the price of a model, or of `*`: every model without a price of its own."""
-    new = Price(model=model, prompt_micros=prompt, completion_micros=completion, cached_micros=cached)
+async def set_price(
+    cluster: Cluster, model: str, prompt: int | None, completion: int | None, cached: int | None
+) -> None:
+    """Set the price of a model, or of `*`: every model without a price of its own. What is not named stays; a first
+    price needs --prompt and --completion."""
+    prices = (await cluster.ask_all(ListTenancy(of=("price",)), TenancyAnswer)).prices
+    before = next((one for one in prices if one.model == model), None)
+    if before is None and (prompt is None or completion is None):
+        raise click.UsageError(f"{model} has no price yet: give --prompt and --completion")
+    said = {"prompt_micros": prompt, "completion_micros": completion, "cached_micros": cached}
+    new = msgspec.structs.replace(
+        before or Price(model=model), **{field: micros for field, micros in said.items() if micros is not None}
+    )
     outcome = await cluster.send(DefinePrice(price=new))
     cluster.out.one(outcome, [outcome.message or f"price of {model}: {outcome.status}"])
 

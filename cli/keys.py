@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from cli.cluster import Cluster, on_cluster
-from cli.tenancy import allowance, allowance_options, path_of
-from libs.events.commands import ChangeKey, CreateKey, RevokeKey
+from cli.tenancy import allowance, allowance_options, amendment, changed_options, path_of
+from libs.events.commands import AmendKey, CreateKey, RevokeKey
 from libs.events.questions import ListTenancy, TenancyAnswer
 from libs.events.tenancy import Allowance, Role
 from libs.runtime.secrets import client_key, key_hash
@@ -99,14 +99,22 @@ async def create(
 
 @key.command("change")
 @click.argument("key_id")
-@click.option("--name", default="", help="For people.")
+@click.option("--name", help="For people.")
 @click.option("--expires", type=click.DateTime(), help="UTC.")
-@allowance_options
+@click.option("--never-expires", is_flag=True, help="Take its expiry away.")
+@changed_options
 @on_cluster
-async def change(cluster: Cluster, key_id: str, name: str, expires: datetime | None, **allowed: Any) -> None:
-    """Replace what a key is called, when it expires and what it allows: what is not said here is taken away."""
-    expires_at = expires.replace(tzinfo=UTC) if expires else None
-    wish = ChangeKey(key_id=key_id, name=name, allowance=await allowance(cluster, **allowed), expires_at=expires_at)
+async def change(
+    cluster: Cluster, key_id: str, name: str | None, expires: datetime | None, never_expires: bool, **changed: Any
+) -> None:
+    """Change what a key is called, when it expires and what it allows; what is not named stays."""
+    wish = AmendKey(
+        key_id=key_id,
+        name=name,
+        allowance=await amendment(cluster, **changed),
+        expires_at=expires.replace(tzinfo=UTC) if expires else None,
+        never_expires=never_expires,
+    )
     outcome = await cluster.send(wish)
     cluster.out.one(outcome, [outcome.message or f"key {key_id}: {outcome.status}"])
 

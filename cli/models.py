@@ -133,13 +133,17 @@ async def define(
 @model.command("scale")
 @click.argument("name")
 @click.argument("replicas", type=click.IntRange(0))
-@click.option("--max", "most", type=click.IntRange(0), help="Up to so many when requests wait.")
+@click.option("--max", "most", type=click.IntRange(0), help="Up to so many when requests wait.  [stays as it is]")
+@click.option("--no-max", is_flag=True, help="No more than REPLICAS, whoever waits.")
 @on_cluster
-async def scale(cluster: Cluster, name: str, replicas: int, most: int | None) -> None:
+async def scale(cluster: Cluster, name: str, replicas: int, most: int | None, no_max: bool) -> None:
     """Change how many replicas a model has. A stopped model starts."""
+    if no_max and most is not None:
+        raise click.UsageError("--max and --no-max contradict each other: give one of them")
     answer = await cluster.ask(ListModels(), ModelsAnswer)
     before = next((one.scaling for one in answer.specs if one.name == name), Scaling())
-    scaling = msgspec.structs.replace(before, min=replicas, max=most)
+    ceiling = None if no_max else before.max if most is None else most
+    scaling = msgspec.structs.replace(before, min=replicas, max=ceiling)
     outcome = await cluster.send(ScaleModel(model=name, scaling=scaling))
     cluster.out.one(outcome, [outcome.message or f"{name}: {replicas} replicas wanted"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -12,7 +12,17 @@ from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.plan import no_policy
 from libs.events.budget import MICROS, PERIODS, Budget
-from libs.events.commands import DefineOrg, DefineProject, DefineTeam, RemoveOrg, RemoveProject, RemoveTeam
+from libs.events.commands import (
+    AllowancePart,
+    AmendLevel,
+    Amendment,
+    DefineOrg,
+    DefineProject,
+    DefineTeam,
+    RemoveOrg,
+    RemoveProject,
+    RemoveTeam,
+)
 from libs.events.questions import ListPolicies, ListTenancy, PoliciesAnswer, TenancyAnswer
 from libs.events.tenancy import Allowance, OrgSpec, ProjectSpec, TeamSpec
 
@@ -86,6 +96,62 @@ async def allowance(
     return Allowance(models=models or None, rpm=rpm, tpm=tpm, policies=policies, budgets=budgets)
 
 
+def changed_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of ``allowance_options``, and ``--clear``: what of an allowance shall be otherwise."""
+    option = click.option(
+        "--clear",
+        multiple=True,
+        type=click.Choice(get_args(AllowancePart)),
+        help="Take this away; may be repeated.  [what is not named stays]",
+    )
+    return option(allowance_options(function))
+
+
+async def amendment(cluster: Cluster, clear: tuple[AllowancePart, ...], **allowed: Any) -> Amendment:
+    """What of an allowance shall be otherwise. Raises Failed for a policy that is not there."""
+    new = await allowance(cluster, **allowed)
+    return Amendment(
+        models=new.models,
+        rpm=new.rpm,
+        tpm=new.tpm,
+        policies=new.policies or None,
+        budgets=new.budgets or None,
+        clear=clear,
+    )
+
+
+async def change_level(
+    cluster: Cluster, kind: str, path: str, clear: tuple[AllowancePart, ...], **allowed: Any
+) -> None:
+    """Change a part of what a level allows, and say so. Raises Failed."""
+    outcome = await cluster.send(AmendLevel(level=path, allowance=await amendment(cluster, clear, **allowed)))
+    cluster.out.one(outcome, [outcome.message or f"{kind} {path}: {outcome.status}"])
+
+
+async def refuse_another(cluster: Cluster, kind: str, path: str, spec: OrgSpec | TeamSpec | ProjectSpec) -> None:
+    """Raises Failed where a level of that name allows something else: creating it would take that away."""
+    answer = await cluster.ask_all(ListTenancy(of=("org", "team", "project")), TenancyAnswer)
+    for one in (*answer.orgs, *answer.teams, *answer.projects):
+        if type(one) is type(spec) and level_path(one) == path and one != spec:
+            raise Failed(
+                f"{kind} {path} is there already and allows something else: `llmgw {KINDS[kind]} change {path}`"
+            )
+
+
+KINDS = {"organisation": "org", "team": "team", "project": "project"}
+
+
+def level_path(spec: OrgSpec | TeamSpec | ProjectSpec) -> str:
+    """``org``, ``org/team`` or ``org/team/project``."""
+    match spec:
+        case OrgSpec():
+            return spec.name
+        case TeamSpec():
+            return f"{spec.org}/{spec.name}"
+        case ProjectSpec():
+            return f"{spec.org}/{spec.team}/{spec.name}"
+
+
 def path_of(text: str, *levels: str) -> list[str]:
     """The parts of ``ORG/TEAM…``. Raises UsageError."""
     parts = text.split("/")
@@ -112,9 +178,21 @@ async def list_orgs(cluster: Cluster) -> None:
 @allowance_options
 @on_cluster
 async def create_org(cluster: Cluster, name: str, **allowed: Any) -> None:
-    """Create an organisation, or replace what it allows."""
-    outcome = await cluster.send(DefineOrg(spec=OrgSpec(name=name, allowance=await allowance(cluster, **allowed))))
+    """Create an organisation."""
+    spec = OrgSpec(name=name, allowance=await allowance(cluster, **allowed))
+    await refuse_another(cluster, "organisation", name, spec)
+    outcome = await cluster.send(DefineOrg(spec=spec))
     cluster.out.one(outcome, [outcome.message or f"organisation {name}: {outcome.status}"])
+
+
+@org.command("change")
+@click.argument("name")
+@changed_options
+@on_cluster
+async def change_org(cluster: Cluster, name: str, **changed: Any) -> None:
+    """Change what an organisation allows; what is not named stays."""
+    path_of(name, "ORG")
+    await change_level(cluster, "organisation", name, **changed)
 
 
 @org.command("remove")
@@ -145,11 +223,22 @@ async def list_teams(cluster: Cluster) -> None:
 @allowance_options
 @on_cluster
 async def create_team(cluster: Cluster, path: str, **allowed: Any) -> None:
-    """Create a team, or replace what it allows."""
+    """Create a team."""
     org_name, name = path_of(path, "ORG", "TEAM")
     spec = TeamSpec(org=org_name, name=name, allowance=await allowance(cluster, **allowed))
+    await refuse_another(cluster, "team", path, spec)
     outcome = await cluster.send(DefineTeam(spec=spec))
     cluster.out.one(outcome, [outcome.message or f"team {path}: {outcome.status}"])
+
+
+@team.command("change")
+@click.argument("path", metavar="ORG/TEAM")
+@changed_options
+@on_cluster
+async def change_team(cluster: Cluster, path: str, **changed: Any) -> None:
+    """Change what a team allows; what is not named stays."""
+    path_of(path, "ORG", "TEAM")
+    await change_level(cluster, "team", path, **changed)
 
 
 @team.command("remove")
@@ -181,11 +270,22 @@ async def list_projects(cluster: Cluster) -> None:
 @allowance_options
 @on_cluster
 async def create_project(cluster: Cluster, path: str, **allowed: Any) -> None:
-    """Create a project, or replace what it allows."""
+    """Create a project."""
     org_name, team_name, name = path_of(path, "ORG", "TEAM", "PROJECT")
     spec = ProjectSpec(org=org_name, team=team_name, name=name, allowance=await allowance(cluster, **allowed))
+    await refuse_another(cluster, "project", path, spec)
     outcome = await cluster.send(DefineProject(spec=spec))
     cluster.out.one(outcome, [outcome.message or f"project {path}: {outcome.status}"])
+
+
+@project.command("change")
+@click.argument("path", metavar="ORG/TEAM/PROJECT")
+@changed_options
+@on_cluster
+async def change_project(cluster: Cluster, path: str, **changed: Any) -> None:
+    """Change what a project allows; what is not named stays."""
+    path_of(path, "ORG", "TEAM", "PROJECT")
+    await change_level(cluster, "project", path, **changed)
 
 
 @project.command("remove")

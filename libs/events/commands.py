@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
+from .budget import Budget
 from .contract import Command, Value, registered
 from .model import ModelSpec, Scaling
 from .node import Errand
@@ -183,6 +184,32 @@ class RemoveProject(Command, frozen=True, kw_only=True, tag="cmd.accounting.remo
     project: str
 
 
+AllowancePart = Literal["models", "rpm", "tpm", "policies", "budgets"]
+
+
+class Amendment(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What of an allowance is to be otherwise. What is not named here stays as it is."""
+
+    models: tuple[str, ...] | None = None
+    rpm: int | None = None
+    tpm: int | None = None
+    policies: tuple[str, ...] | None = None
+    """All that shall apply from here down."""
+    budgets: tuple[Budget, ...] | None = None
+    """Each in place of the one for the same kind of period; others stay."""
+    clear: tuple[AllowancePart, ...] = ()
+    """Parts that are as if never said; before the others are looked at."""
+
+
+@registered
+class AmendLevel(Command, frozen=True, kw_only=True, tag="cmd.accounting.amend_level.v1"):
+    """Change a part of what an organisation, team or project allows."""
+
+    level: str
+    """``org``, ``org/team`` or ``org/team/project``."""
+    allowance: Amendment
+
+
 @registered
 class CreateKey(Command, frozen=True, kw_only=True, tag="cmd.accounting.create_key.v1"):
     key_id: str
@@ -196,7 +223,20 @@ class CreateKey(Command, frozen=True, kw_only=True, tag="cmd.accounting.create_k
 
 
 @registered
+class AmendKey(Command, frozen=True, kw_only=True, tag="cmd.accounting.amend_key.v1"):
+    """Change a part of a key. What is not named stays as it is."""
+
+    key_id: str
+    name: str | None = None
+    allowance: Amendment = Amendment()
+    expires_at: datetime | None = None
+    never_expires: bool = False
+
+
+@registered
 class ChangeKey(Command, frozen=True, kw_only=True, tag="cmd.accounting.change_key.v1"):
+    """Replace what a key is called, what it allows and when it expires, all of it: what is left out is taken away."""
+
     key_id: str
     name: str = ""
     allowance: Allowance = Allowance()

@@ -97,9 +97,12 @@ def test_a_key_is_shown_once_works_and_stops_working(cluster: Cluster) -> None:
 
     cluster.text("key", "change", made["key_id"], "--name", "changed", "--budget", "0.5/day", "--budget", "5/total")
     (listed,) = (one for one in cluster.json("key", "list") if one["key_id"] == made["key_id"])
+    assert (listed["name"], listed["allowance"]["rpm"]) == ("changed", 7), "what is not named stays"
+    cluster.text("key", "change", made["key_id"], "--clear", "rpm", "--budget", "0.25/day")
+    (listed,) = (one for one in cluster.json("key", "list") if one["key_id"] == made["key_id"])
     assert (listed["name"], listed["allowance"]["rpm"]) == ("changed", None)
     budgets = [one for one in cluster.json("budgets") if one["level"] == f"key {made['key_id']}"]
-    assert sorted((one["budget"], one["left"]) for one in budgets) == [("0.5", "0.5"), ("5", "5")]
+    assert sorted((one["budget"], one["left"]) for one in budgets) == [("0.25", "0.25"), ("5", "5")]
     cluster.text("key", "revoke", made["key_id"], "--reason", "the test is over")
     (listed,) = (one for one in cluster.json("key", "list") if one["key_id"] == made["key_id"])
     assert listed["revoked"] is True
@@ -110,6 +113,13 @@ def test_a_tree_is_made_and_taken_down_by_hand(cluster: Cluster) -> None:
     cluster.text("team", "create", "acme/web")
     cluster.text("project", "create", "acme/web/shop", "--model", "sim-chat")
     assert "acme" in cluster.refused("org", "remove", "acme")
+    assert "llmgw org change acme" in cluster.refused("org", "create", "acme", "--tpm", "5000")
+    cluster.text("org", "change", "acme", "--tpm", "5000")
+    cluster.text("project", "change", "acme/web/shop", "--rpm", "50")
+    (acme,) = (one for one in cluster.json("org", "list") if one["name"] == "acme")
+    (shop,) = (one for one in cluster.json("project", "list") if one["name"] == "shop")
+    assert (acme["allowance"]["rpm"], acme["allowance"]["tpm"]) == (100, 5000)
+    assert (shop["allowance"]["rpm"], shop["allowance"]["models"]) == (50, ["sim-chat"])
 
     exported = cluster.text("export")
     assert "acme" in exported
@@ -118,6 +128,14 @@ def test_a_tree_is_made_and_taken_down_by_hand(cluster: Cluster) -> None:
     cluster.text("team", "remove", "acme/web")
     cluster.text("org", "remove", "acme")
     assert "acme" not in cluster.text("export")
+
+
+def test_a_price_keeps_what_is_not_named(cluster: Cluster) -> None:
+    assert cluster.run("price", "set", "dear", "--cached", "3").returncode == 2
+    cluster.text("price", "set", "dear", "--prompt", "10", "--completion", "20", "--cached", "3")
+    cluster.text("price", "set", "dear", "--completion", "30")
+    (dear,) = (one for one in cluster.json("price", "list") if one["model"] == "dear")
+    assert (dear["prompt_micros"], dear["cached_micros"], dear["completion_micros"]) == (10, 3, 30)
 
 
 def test_a_level_and_the_one_above_it_are_raised_together(cluster: Cluster) -> None:

@@ -6,11 +6,15 @@ import heapq
 import re
 from collections.abc import Collection
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import msgspec
 
 from libs.events import Command, Event
 from libs.events.commands import (
+    AmendKey,
+    AmendLevel,
+    Amendment,
     ChangeKey,
     CreateKey,
     DefineOrg,
@@ -32,11 +36,14 @@ from libs.events.tenancy import (
     KeyRevoked,
     OrgDefined,
     OrgRemoved,
+    OrgSpec,
     PriceDefined,
     ProjectDefined,
     ProjectRemoved,
+    ProjectSpec,
     TeamDefined,
     TeamRemoved,
+    TeamSpec,
 )
 
 from .effective import of_org, of_project, of_team
@@ -52,6 +59,10 @@ SHOWN_CHARACTERS = 20
 
 NAME_CHARACTERS = 200
 """Of a key's free name."""
+
+NOTHING_SAID = Allowance()
+
+L = TypeVar("L", OrgSpec, TeamSpec, ProjectSpec, Key)
 
 MOST_MICROS = 10**9
 """Highest price for 1,000 tokens: a thousand units. With it no sum of a ledger comes near 64 bits."""
@@ -81,6 +92,10 @@ def decide(state: State, command: Command, command_id: str, now: datetime) -> Ev
             return ProjectRemoved(at=now, project=command.project)
         case CreateKey():
             return _create_key(state, command, now)
+        case AmendLevel():
+            return _amend_level(state, command, now)
+        case AmendKey():
+            return _amend_key(state, command, now)
         case ChangeKey():
             return _change_key(state, command, now)
         case RevokeKey():
@@ -186,6 +201,43 @@ def _create_key(state: State, command: CreateKey, now: datetime) -> Event | None
         allowance=command.allowance,
         expires_at=command.expires_at,
     )
+
+
+def _amend_level(state: State, command: AmendLevel, now: datetime) -> Event | None:
+    level = command.level
+    match level.count("/"):
+        case 0:
+            _refuse(_known("level", "organisation", level, state.orgs))
+            return _define_org(state, DefineOrg(spec=_amended(state.orgs[level], command.allowance)), now)
+        case 1:
+            _refuse(_known("level", "team", level, state.teams))
+            return _define_team(state, DefineTeam(spec=_amended(state.teams[level], command.allowance)), now)
+        case _:
+            _refuse(_known("level", "project", level, state.projects))
+            return _define_project(state, DefineProject(spec=_amended(state.projects[level], command.allowance)), now)
+
+
+def _amend_key(state: State, command: AmendKey, now: datetime) -> Event | None:
+    _refuse(_known("key_id", "key", command.key_id, state.keys))
+    if command.never_expires and command.expires_at is not None:
+        raise Refused.one("expires_at", "a key that never expires has no time at which it does; give one of them")
+    key = _amended(state.keys[command.key_id], command.allowance)
+    expires_at = None if command.never_expires else command.expires_at or key.expires_at
+    name = key.name if command.name is None else command.name
+    whole = ChangeKey(key_id=key.key_id, name=name, allowance=key.allowance, expires_at=expires_at)
+    return _change_key(state, whole, now)
+
+
+def _amended(spec: L, amendment: Amendment) -> L:
+    """A level or key with a part of its allowance changed."""
+    before = msgspec.structs.replace(spec.allowance, **{part: getattr(NOTHING_SAID, part) for part in amendment.clear})
+    said = {part: getattr(amendment, part) for part in ("models", "rpm", "tpm", "policies")}
+    changed = {part: value for part, value in said.items() if value is not None}
+    if amendment.budgets is not None:
+        replaced = {budget.period for budget in amendment.budgets}
+        others = tuple(budget for budget in before.budgets if budget.period not in replaced)
+        changed["budgets"] = others + amendment.budgets
+    return msgspec.structs.replace(spec, allowance=msgspec.structs.replace(before, **changed))
 
 
 def _change_key(state: State, command: ChangeKey, now: datetime) -> Event | None:

@@ -252,3 +252,55 @@ def test_the_log_alone_gives_the_state() -> None:
 
 def test_an_election_marks_the_views_as_somebody_elses() -> None:
     assert evolve(State(), AccountingElected(at=NOW, instance="one"), 12).elected_at == 12
+
+
+# changing a part
+
+
+def amended(state: State, command: Command) -> Event:
+    event = decide(state, command, "c-x", NOW)
+    assert event is not None
+    evolve(state, event, 99)
+    return event
+
+
+def test_a_change_of_a_key_keeps_what_it_does_not_name() -> None:
+    whole = Allowance(
+        rpm=10,
+        tpm=1000,
+        models=("small",),
+        policies=("no-secrets",),
+        budgets=(Budget(amount_micros=1, period="day"), Budget(amount_micros=2, period="total")),
+    )
+    later = NOW + timedelta(days=3)
+    key = msgspec.structs.replace(KEY, allowance=whole, name="old", expires_at=later)
+    state = given_(ORG, TEAM, PROJECT, key)
+    assert decide(state, commands.AmendKey(key_id=key.key_id), "c-x", NOW) is None
+    amended(state, commands.AmendKey(key_id=key.key_id, name="new"))
+    changed = state.keys[key.key_id]
+    assert (changed.name, changed.allowance, changed.expires_at) == ("new", whole, later)
+
+    day = Budget(amount_micros=9, period="day")
+    part = commands.Amendment(tpm=500, budgets=(day,), clear=("models",))
+    amended(state, commands.AmendKey(key_id=key.key_id, allowance=part, never_expires=True))
+    changed = state.keys[key.key_id]
+    assert changed.expires_at is None
+    assert changed.allowance == msgspec.structs.replace(
+        whole, tpm=500, models=None, budgets=(Budget(amount_micros=2, period="total"), day)
+    )
+    wide = commands.AmendKey(key_id=key.key_id, allowance=commands.Amendment(rpm=10**6))
+    assert refused(state, wide).keys() == {"allowance.rpm"}
+    both = commands.AmendKey(key_id=key.key_id, expires_at=later, never_expires=True)
+    assert refused(state, both).keys() == {"expires_at"}
+
+
+def test_a_change_of_a_level_keeps_what_it_does_not_name() -> None:
+    state = given_(*TREE)
+    amended(state, commands.AmendLevel(level="acme", allowance=commands.Amendment(tpm=9)))
+    assert state.orgs["acme"].allowance == Allowance(rpm=100, models=("big", "small"), tpm=9)
+    amended(state, commands.AmendLevel(level="acme/research", allowance=commands.Amendment(rpm=70)))
+    assert state.teams["acme/research"].allowance == Allowance(policies=("no-secrets",), rpm=70)
+    amended(state, commands.AmendLevel(level="acme/research/chat", allowance=commands.Amendment(clear=("rpm",))))
+    assert state.projects["acme/research/chat"].allowance == Allowance(policies=("pii",))
+    unknown = commands.AmendLevel(level="acme/nobody", allowance=commands.Amendment(rpm=1))
+    assert refused(state, unknown) == {"level": "there is no team 'acme/nobody'; there is acme/research"}
