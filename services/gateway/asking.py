@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Literal, NamedTuple
 
 from . import metrics
 from .adapters.upstream import Abandoned, Connection, UpstreamFailure
@@ -28,21 +29,34 @@ ELSEWHERE = frozenset({401, 403, 404, 408, 429, 500, 502, 503, 504})
 """
 SATURATED = frozenset({429, 503})
 """Busy is not broken: the breaker does not count these."""
+OUR_MISTAKE = frozenset({401, 403, 404})
+"""No client's request brings these about."""
 ERROR_BODY_BYTES = 1024 * 1024
 TOLD_BYTES = 16 * 1024 * 1024
 """The ids of all tokens of a prompt, for one."""
 SWEEP_S = 0.25
 
 
-class Retryable(Exception):
-    """This endpoint failed before any content; ``fault`` is what the client hears when nobody else does better."""
+Blame = Literal["endpoint", "perhaps", "nobody"]
+"""Of a failure: the endpoint; perhaps it, perhaps the request; or it says nothing about the endpoint."""
+BLAME: dict[str, Blame] = {"odd": "nobody", "deadline": "perhaps", "stalled": "perhaps"}
+"""By kind of UpstreamFailure; of the others it is the endpoint."""
 
-    def __init__(self, reason: str, fault: Fault, broken: bool = True) -> None:
+
+class Failed(NamedTuple):
+    """How an endpoint failed, and what the client hears when nobody else does better."""
+
+    reason: str
+    fault: Callable[[], Fault]
+    blame: Blame
+
+
+class Retryable(Exception):
+    """This endpoint failed before any content; another one may be asked."""
+
+    def __init__(self, reason: str, fault: Callable[[], Fault], blame: Blame = "endpoint") -> None:
         super().__init__(reason)
-        self.reason = reason
-        self.fault = fault
-        self.broken = broken
-        """Whether it counts against the endpoint."""
+        self.failed = Failed(reason, fault, blame)
 
 
 class Engines:
@@ -63,9 +77,9 @@ class Engines:
 
     @asynccontextmanager
     async def asked(
-        self, target: Target, call: Call, path: str, body: bytes, extra: bytes
+        self, target: Target, call: Call, key_id: str, path: str, body: bytes, extra: bytes
     ) -> AsyncIterator[Connection]:
-        """A connection with the head of a good answer on it. ``path`` is the engine's.
+        """A connection with the head of a good answer on it. ``path`` is the engine's, ``key_id`` the client's.
 
         Raises Fault for what is the request's fault, Retryable for what is the endpoint's, Abandoned. Leaving
         the block with an exception closes the connection; otherwise it is kept for the next request.
@@ -86,14 +100,13 @@ class Engines:
             keep = True
             raise
         except Retryable as problem:
-            if problem.broken:
-                target.breaker.failed(self._loop.time())
-            else:
-                target.breaker.abandoned()
+            self._note(target, key_id, problem.failed.blame)
             raise
         except UpstreamFailure as failure:
-            target.breaker.failed(self._loop.time())
-            raise Retryable(failure.kind, self._fault_of(failure)) from None
+            kind = failure.kind
+            blame = BLAME.get(kind, "endpoint")
+            self._note(target, key_id, blame)
+            raise Retryable(kind, lambda: self._fault_of(kind), blame) from None
         except BaseException:
             target.breaker.abandoned()
             raise
@@ -106,6 +119,12 @@ class Engines:
                     connection.release()
                 else:
                     connection.abort()
+
+    def _note(self, target: Target, key_id: str, blame: Blame) -> None:
+        if blame == "nobody":
+            target.breaker.abandoned()
+        else:
+            target.breaker.failed(self._loop.time(), key_id if blame == "perhaps" else None)
 
     async def _sent(self, target: Target, call: Call, head: bytes, body: bytes) -> Connection:
         connection = target.pool.idle()
@@ -169,15 +188,18 @@ class Engines:
         """Whether an engine's error is about the request (a Fault) or about the endpoint (Retryable)."""
         if fault.status in ELSEWHERE or not 400 <= fault.status < 500:
             status = fault.status
-            return Retryable(f"status {status}", errors.upstream_failed(status), status not in SATURATED)
+            blame: Blame = "nobody" if status in SATURATED else "endpoint" if status in OUR_MISTAKE else "perhaps"
+            return Retryable(f"status {status}", lambda: errors.upstream_failed(status), blame)
         return fault
 
-    def _fault_of(self, failure: UpstreamFailure) -> Fault:
+    def _fault_of(self, kind: str) -> Fault:
         if self._ending:
             return errors.stopping()
-        if failure.kind == "deadline":
+        if kind == "odd":
+            return errors.upstream_odd()
+        if kind == "deadline":
             return errors.deadline(self._deadline_s)
-        if failure.kind == "stalled":
+        if kind == "stalled":
             return errors.stalled(self._stall_s)
         return errors.upstream_failed(None)
 
@@ -215,7 +237,8 @@ class Attempts:
         self._step = 0
         self.model = model
         """The one that is asked now."""
-        self.last: Retryable | None = None
+        self.last: Failed | None = None
+        """Not the exception: its traceback holds this, and so would keep all that was read for the request."""
 
     def next(self) -> Target | None:
         """The endpoint to ask now; None when the model has none that may be: ``otherwise`` knows what then."""
@@ -228,7 +251,7 @@ class Attempts:
     def _taken(self, target: Target) -> Target:
         if self.last is not None:
             metrics.RETRIES.labels(self.model, self.last.reason).inc()
-            if self.last.broken:
+            if self.last.blame != "nobody":
                 self._meter.failed_replicas += (self._tried[-1],)
         self._meter.open()
         self._left -= 1
@@ -281,15 +304,15 @@ class Attempts:
 
     def _nobody(self) -> Fault:
         if self.last is not None:
-            return self.last.fault
+            return self.last.fault()
         served = self._routes.find(self.model)
         now = asyncio.get_running_loop().time()
         return errors.no_endpoint(self.model, retry_after(served.targets if served is not None else (), now))
 
-    def failed(self, problem: Retryable) -> None:
+    def failed(self, failed: Failed) -> None:
         """The endpoint did not answer; ``next`` gives another one."""
-        self.last = problem
-        log.warning("%s failed for a request to %s: %s", self._tried[-1], self.model, problem.reason)
+        self.last = failed
+        log.warning("%s failed for a request to %s: %s", self._tried[-1], self.model, failed.reason)
 
 
 def _chain(routes: Routes, model: str) -> tuple[str, ...]:

@@ -218,7 +218,7 @@ class Completions:
             question: tuple[str, bytes] | None = (kind.engine_path, body)
             try:
                 while question is not None:
-                    async with self._engines.asked(target, call, *question, extra) as connection:
+                    async with self._engines.asked(target, call, key.key_id, *question, extra) as connection:
                         if asked.stream and connection.content_type.startswith(b"text/event-stream"):
                             meter.question = Question(target, attempts.model, body)
                             await self._stream(call, meter, asked, spoken, connection)
@@ -229,7 +229,7 @@ class Completions:
             except Retryable as problem:
                 if call.delivered:
                     return  # the client was told in the stream
-                attempts.failed(problem)
+                attempts.failed(problem.failed)
 
     def _extra(self, call: Call) -> bytes:
         extra = b"x-request-id: %s\r\n" % call.request_id.encode()
@@ -250,21 +250,22 @@ class Completions:
         """
         payload = mended(await connection.read_all(MAX_ANSWER_BYTES))
         if call.answered:
-            raise UpstreamFailure("protocol", "the answer is no stream, and one has begun")
+            raise UpstreamFailure("odd", "the answer is no stream, and one has begun")
         answer = answer_in(payload)
         if answer is not None and present(answer.error) and not present(answer.choices):
             raise self._engines.refusal(fault_in(payload, 502))
         if spoken is None:
             if answer is None:
-                raise UpstreamFailure("protocol", "the answer is not a JSON object")
+                odd = payload.lstrip()[:1] == b"{"
+                raise UpstreamFailure("odd" if odd else "protocol", "the answer is not a JSON object")
             used = answer.usage.used() if answer.usage is not None else None
         else:
             try:
                 if (further := spoken.further(*question, payload)) is not None:
                     return further
                 payload, used = spoken.whole(payload), spoken.used(payload)
-            except BadStream as error:
-                raise UpstreamFailure("protocol", str(error)) from None
+            except (BadStream, RecursionError) as error:
+                raise UpstreamFailure("odd", str(error)) from None
         if used is None:
             meter.tokens = max(1, len(payload) // 4)
             used = meter.estimate()
@@ -317,8 +318,8 @@ class Completions:
                 else:
                     data = await connection.read()
                     out = say.feed(events.feed(data)) if data else None
-        except (Overlong, BadStream) as error:
-            raise UpstreamFailure("protocol", str(error)) from None
+        except (Overlong, BadStream, RecursionError) as error:
+            raise UpstreamFailure("odd", str(error)) from None
         return out or b""
 
     async def _first(self, events: EventStream, connection: Connection) -> bytes:
@@ -336,8 +337,9 @@ class Completions:
     async def _end(self, call: Call, meter: Meter, events: EventStream, say: Events, out: bytes) -> None:
         """The last write: closed in the spool before it is made."""
         if events.failure is not None:
-            await self._cut_short(call, meter, events, say, out, fault_in(events.failure, 502))
-            raise UpstreamFailure("protocol", "an error in the stream")
+            fault = fault_in(events.failure, 502)
+            await self._cut_short(call, meter, events, say, out, fault)
+            raise Retryable("an error in the stream", lambda: fault, "nobody" if fault.status < 500 else "perhaps")
         if not events.complete:
             await self._cut_short(call, meter, events, say, out, errors.upstream_broken())
             raise UpstreamFailure("closed", "the stream ended without an end")

@@ -30,8 +30,8 @@ class UpstreamFailure(Exception):
     """The engine did not answer as it should: whose fault it is and whether another may be asked is in ``kind``.
 
     ``connect``: it was not reached; ``closed``: it closed the connection before the end; ``protocol``: what it
-    sent is not HTTP; ``deadline``: no head in time; ``stalled``: nothing for too long;
-    ``stopping``: the gateway ends it because it stops itself.
+    sent is not HTTP or no JSON; ``odd``: it is, and cannot be passed on; ``deadline``: no head in time; ``stalled``:
+    nothing for too long; ``stopping``: the gateway ends it because it stops itself.
     """
 
     def __init__(self, kind: str, detail: str) -> None:
@@ -41,6 +41,9 @@ class UpstreamFailure(Exception):
 
 class Abandoned(Exception):
     """The request was given up on our side: its client left, or the gateway is stopping."""
+
+
+_ABANDONED = "abandoned"
 
 
 class Connection(asyncio.Protocol):
@@ -58,7 +61,8 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._into: Callable[[bytes], bytes | None] | None = None
         self._poured: bytes | Exception | None = None
-        self._failure: Exception | None = None
+        self._failure: tuple[str, str] | None = None
+        """Kind and detail. Raised as a new exception each time: one that is kept keeps all that its traceback holds."""
         self._framed = False
         self._keep = True
         self.status = 0
@@ -83,13 +87,14 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        self._parser = None  # it holds this, and so would keep what was read until the collector comes
         self._pool.forget(self)
         if self.complete:
             return
         if self.headed and not self._framed and error is None:
             self.complete = True  # an answer whose end is the end of the connection
         elif self._failure is None:
-            self._failure = UpstreamFailure("closed", str(error) if error else "the engine closed the connection")
+            self._failure = "closed", str(error) if error else "the engine closed the connection"
         self._wake()
 
     def data_received(self, data: bytes) -> None:
@@ -102,7 +107,7 @@ class Connection(asyncio.Protocol):
         try:
             parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._fail(UpstreamFailure("protocol", str(error)))
+            self._fail("protocol", str(error))
             return
         if self._held_bytes > HIGH_WATER_BYTES and not self._paused and self._transport is not None:
             self._paused = True
@@ -182,8 +187,7 @@ class Connection(asyncio.Protocol):
     async def head(self) -> int:
         """Wait for the status line and headers; the status. Raises UpstreamFailure, Abandoned."""
         while not self.headed:
-            if self._failure is not None:
-                raise self._failure
+            self._raise_failure()
             await self._wait()
         return self.status
 
@@ -192,8 +196,7 @@ class Connection(asyncio.Protocol):
         while not self._pieces:
             if self.complete:
                 return b""
-            if self._failure is not None:
-                raise self._failure
+            self._raise_failure()
             await self._wait()
         return self._taken()
 
@@ -215,8 +218,7 @@ class Connection(asyncio.Protocol):
                     return self._poured
                 if self.complete:
                     return None
-                if self._failure is not None:
-                    raise self._failure
+                self._raise_failure()
                 await self._wait()
         finally:
             self._into = self._poured = None
@@ -240,7 +242,8 @@ class Connection(asyncio.Protocol):
             parts.append(data)
             size += len(data)
             if size > limit_bytes:
-                raise UpstreamFailure("protocol", f"the answer is over {limit_bytes} bytes")
+                parts.clear()
+                raise UpstreamFailure("odd", f"the answer is over {limit_bytes} bytes")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def release(self) -> None:
@@ -254,19 +257,24 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Give up: close at once, which an engine sees as its client having left."""
-        self._fail(Abandoned())
+        self._fail(_ABANDONED, "")
 
-    def _fail(self, failure: Exception) -> None:
+    def _fail(self, kind: str, detail: str) -> None:
         if self._failure is None and not self.complete:
-            self._failure = failure
+            self._failure = kind, detail
         if self._transport is not None:
             self._transport.abort()
         self._wake()
 
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            kind, detail = self._failure
+            raise Abandoned if kind == _ABANDONED else UpstreamFailure(kind, detail)
+
     def end(self) -> None:
         """Let the reader fail now: this gateway stops."""
         if not self.complete and self._failure is None:
-            self._fail(UpstreamFailure("stopping", "this gateway stops"))
+            self._fail("stopping", "this gateway stops")
 
     def check(self, now: float, stall_s: float) -> None:
         """Let the reader fail when the deadline is over or, after the beginning, nothing came for ``stall_s``."""
@@ -274,9 +282,9 @@ class Connection(asyncio.Protocol):
             return
         if self.deadline is not None:
             if now > self.deadline:
-                self._fail(UpstreamFailure("deadline", "no answer in time"))
+                self._fail("deadline", "no answer in time")
         elif self.waiting_since is not None and now - self.waiting_since > stall_s:
-            self._fail(UpstreamFailure("stalled", f"nothing for {stall_s:g} s"))
+            self._fail("stalled", f"nothing for {stall_s:g} s")
 
     @property
     def reusable(self) -> bool:

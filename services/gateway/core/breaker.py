@@ -1,4 +1,8 @@
-"""Whether an endpoint is worth asking: consecutive failures and error rate open it, one probe closes it."""
+"""Whether an endpoint is worth asking: consecutive failures and error rate open it, one probe closes it.
+
+A failure that may be the request's doing, as a 500 for a prompt the engine chokes on, counts only beside one of
+somebody else: no key takes a model away from the others.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,9 @@ class Breaker:
     __slots__ = ("_consecutive", "_history", "_opened", "_probe_until", "open_until")
 
     def __init__(self) -> None:
-        self._consecutive = 0
-        self._history: list[bool] = []
+        self._consecutive: list[str | None] = []
+        """Whose the failures since the last success were, the newest last."""
+        self._history: list[tuple[bool, str | None]] = []
         self._opened = 0
         self._probe_until = 0.0
         self.open_until: float | None = None
@@ -44,31 +49,40 @@ class Breaker:
             self._probe_until = now + OPEN_MAX_S
 
     def succeeded(self) -> None:
-        self._consecutive = 0
+        self._consecutive.clear()
         if self.open_until is not None:
             self.open_until = None
             self._opened = 0
             self._probe_until = 0.0
             self._history.clear()
         elif self._history:
-            self._note(False)
+            self._note(False, None)
 
-    def failed(self, now: float) -> None:
-        self._consecutive += 1
-        self._note(True)
-        if self.open_until is not None or self._consecutive >= CONSECUTIVE or self._rate_exceeded():
+    def failed(self, now: float, key_id: str | None = None) -> None:
+        """``key_id``: whose request it was, where that may be why; None where it cannot."""
+        self._consecutive = [*self._consecutive[1 - RATE_SAMPLES :], key_id]
+        self._note(True, key_id)
+        in_a_row = len(self._consecutive) >= CONSECUTIVE and _of_several(self._consecutive)
+        if self.open_until is not None or in_a_row or self._rate_exceeded():
             self.open_until = now + min(OPEN_MAX_S, OPEN_S * 2**self._opened)
             self._opened += 1
             self._probe_until = 0.0
 
     def abandoned(self) -> None:
-        """The request ended without saying anything about the endpoint (the client left)."""
+        """The request ended without saying anything about the endpoint: its client left, or the answer was odd."""
         self._probe_until = 0.0
 
-    def _note(self, failure: bool) -> None:
-        self._history.append(failure)
+    def _note(self, failure: bool, key_id: str | None) -> None:
+        self._history.append((failure, key_id))
         if len(self._history) > RATE_SAMPLES:
             del self._history[0]
 
     def _rate_exceeded(self) -> bool:
-        return len(self._history) >= RATE_MINIMUM and sum(self._history) >= RATE_FAILED * len(self._history)
+        failed = [key_id for failure, key_id in self._history if failure]
+        enough = len(self._history) >= RATE_MINIMUM and len(failed) >= RATE_FAILED * len(self._history)
+        return enough and _of_several(failed)
+
+
+def _of_several(failed: list[str | None]) -> bool:
+    """Whether not all of these failures can be the doing of one key's requests."""
+    return None in failed or len(set(failed)) > 1

@@ -409,6 +409,16 @@ def upstream_failed(status: int | None) -> Fault:
     )
 
 
+def upstream_odd() -> Fault:
+    return Fault(
+        502,
+        "upstream_error",
+        "The engine's answer cannot be passed on: it is not in its protocol, or longer than any answer is. Try again; "
+        "when it goes on, tell your administrator the request id.",
+        kind="server_error",
+    )
+
+
 def refused_unsaid(status: int) -> Fault:
     return Fault(
         status,

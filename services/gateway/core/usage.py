@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -68,7 +69,23 @@ def answer_in(payload: bytes) -> Answer | None:
     try:
         return _answer.decode(payload)
     except (msgspec.DecodeError, RecursionError):
+        return _odd_answer(payload)
+
+
+def _odd_answer(payload: bytes) -> Answer | None:
+    """Of an answer that is JSON to most, though not by the letter: half a surrogate pair, a NaN, a usage of its own."""
+    try:
+        fields = json.loads(payload)
+    except (ValueError, RecursionError):
         return None
+    if not isinstance(fields, dict):
+        return None
+    try:
+        usage = msgspec.convert(fields.get("usage"), Usage | None)
+    except msgspec.ValidationError:
+        usage = None
+    error, choices = (ABSENT if fields.get(name) is None else msgspec.Raw(b"{}") for name in ("error", "choices"))
+    return Answer(usage=usage, error=error, choices=choices)
 
 
 def estimate_prompt(text_bytes: int) -> int:

@@ -133,6 +133,24 @@ def test_half_of_many_failing_opens_it_too() -> None:
     assert opened
 
 
+def test_what_may_be_one_keys_doing_opens_no_breaker_until_it_happens_to_another() -> None:
+    breaker = Breaker()
+    for _ in range(100):
+        breaker.failed(0.0, "k-1")
+    assert breaker.closed
+    breaker.failed(0.0, "k-2")
+    assert not breaker.closed
+    breaker = Breaker()
+    for turn in range(100):
+        breaker.failed(0.0, "k-1")
+        if turn % 5 == 0:
+            breaker.succeeded()
+    assert breaker.closed
+    for _ in range(CONSECUTIVE):
+        breaker.failed(0.0)
+    assert not breaker.closed
+
+
 @given(st.lists(st.sampled_from(["failed", "succeeded", "taken", "abandoned"]), max_size=50))
 def test_no_breaker_stays_open_for_good(steps: list[str]) -> None:
     breaker = Breaker()
