@@ -89,13 +89,13 @@ async def test_what_is_odd_takes_the_model_from_nobody(beside: Client, engine: O
             assert await _well(beside), f"{name}, streamed {streamed}: the other key lost the model"
 
 
-async def test_half_a_surrogate_is_passed_on_as_it_came_and_counted(
+async def test_half_a_surrogate_is_mended_and_the_answer_counted(
     beside: Client, world: World, engine: OddEngine
 ) -> None:
     engine.answer = ODD["half a surrogate"]
     said = await beside.chat()
     assert said.status == 200
-    assert said.json["choices"][0]["message"]["content"] == "half \ud83d end"
+    assert said.json["choices"][0]["message"]["content"] == "half \N{REPLACEMENT CHARACTER} end"
     record = await world.record(said.request_id)
     assert (record.status, record.prompt_tokens, record.completion_tokens) == ("ok", 3, 1)
 
