@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import nullcontext
 
 import msgspec
@@ -110,7 +111,7 @@ class Completions:
         media = messages.media(body)
         spoken = None
         if kind.dialect is not None:
-            spoken = kind.dialect(body, call.request_id.removeprefix("req-"))
+            spoken = kind.dialect(body, call.request_id.removeprefix("req-"), time.time)
             call.warn(spoken.warnings)
             body = spoken.body
         asked = bodies.read(body, kind.content, spoken is not None)

@@ -51,8 +51,10 @@ class Spoken(msgspec.Struct, frozen=True):
     """What of the request could not be said to the engine."""
 
 
-Dialect = Callable[[bytes, str], Spoken]
-"""The body and a token that is unique for the request. Raises Fault naming what cannot be translated."""
+Clock = Callable[[], float]
+"""Seconds since 1970."""
+Dialect = Callable[[bytes, str, Clock], Spoken]
+"""The body, a token that is unique for the request, and a clock. Raises Fault naming what cannot be translated."""
 
 
 def _used(payload: bytes) -> Used | None:
@@ -64,7 +66,7 @@ def _nothing(payload: bytes) -> Used | None:
     return Used()
 
 
-def messages(body: bytes, token: str) -> Spoken:
+def messages(body: bytes, token: str, clock: Clock) -> Spoken:
     """Anthropic Messages on an engine that speaks Chat."""
     fields = decoded(body)
     chat = messages_to_chat.request(fields)
@@ -77,11 +79,11 @@ def messages(body: bytes, token: str) -> Spoken:
     )
 
 
-def responses(body: bytes, token: str) -> Spoken:
+def responses(body: bytes, token: str, clock: Clock) -> Spoken:
     """OpenAI Responses on an engine that speaks Chat."""
     fields = decoded(body)
     chat = responses_to_chat.request(fields)
-    shape = chat_to_response.shape_of(fields, token)
+    shape = chat_to_response.shape_of(fields, token, clock)
     return Spoken(
         body=chat.encoded(),
         whole=lambda payload: chat_to_response.response(payload, shape),
@@ -90,13 +92,13 @@ def responses(body: bytes, token: str) -> Spoken:
     )
 
 
-def embedded(body: bytes, token: str) -> Spoken:
+def embedded(body: bytes, token: str, clock: Clock) -> Spoken:
     """Embeddings: numbers from the engine, what was asked for to the client."""
     wanted, asked = embeddings.request(body)
     return Spoken(body=asked, whole=lambda payload: embeddings.answer(payload, wanted))
 
 
-def ranked(body: bytes, token: str) -> Spoken:
+def ranked(body: bytes, token: str, clock: Clock) -> Spoken:
     """Reranking: one shape whatever the engine's."""
     return Spoken(
         body=rerank.request(body),
@@ -105,12 +107,12 @@ def ranked(body: bytes, token: str) -> Spoken:
     )
 
 
-def uncounted(body: bytes, token: str) -> Spoken:
+def uncounted(body: bytes, token: str, clock: Clock) -> Spoken:
     """What an engine answers without generating or reading anything: passed on as it is, at no tokens."""
     return Spoken(body=body, whole=lambda payload: payload, used=_nothing)
 
 
-def counted(body: bytes, token: str) -> Spoken:
+def counted(body: bytes, token: str, clock: Clock) -> Spoken:
     """A Messages request whose tokens are counted: what the engine is asked, and its count in Anthropic's shape."""
     fields = decoded(body)
     chat = messages_to_chat.request({"max_tokens": 1} | fields)

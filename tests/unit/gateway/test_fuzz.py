@@ -23,10 +23,11 @@ from services.gateway.core.sse import EventStream, Overlong
 from services.gateway.core.usage import Used, answer_in
 
 from .mutations import bodies, streams
+from .protocols.conversations import clock
 from .protocols.streams import chat_of
 
 KINDS: dict[str, Kind] = {kind.path: kind for kind in COMPLETIONS}
-SHAPE = shape_of({"model": "m"}, "t1")
+SHAPE = shape_of({"model": "m"}, "t1", clock)
 HANG_S = 2.0
 GROWTH_BYTES = 48 * 1024 * 1024
 
@@ -36,7 +37,7 @@ def read(path: str, data: bytes) -> None:
     kind = KINDS[path]
     try:
         media(data)
-        spoken = kind.dialect(data, "t1") if kind.dialect is not None else None
+        spoken = kind.dialect(data, "t1", clock) if kind.dialect is not None else None
         sent = spoken.body if spoken is not None else data
         asked = readers.read(sent, kind.content, spoken is not None)
         readable = readers.readable(sent)
@@ -56,7 +57,7 @@ def passed(name: str, pieces: list[bytes]) -> None:
     for client in (
         None,
         MessageEvents(MessageShape("t1", "m", thinks=True)),
-        ResponseEvents(shape_of({"model": "m"}, "t1")),
+        ResponseEvents(shape_of({"model": "m"}, "t1", clock)),
     ):
         chat, scanner = chat_of(name), EventStream(wants_usage=True)
         try:

@@ -6,6 +6,7 @@ event carries the whole Response. Order and shapes: OpenAI's reference of stream
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,17 +18,24 @@ from .blocks import Block, ChatStream, Chunk, answer_of
 from .counts import response_usage
 from .events import named
 from .fields import Json
+from .responses_tools import Tool, Tools, tools_of
 from .stops import Stop
+from .tool_items import PREFIXES, item_of
 
 _ECHOED: dict[str, Any] = {
+    "frequency_penalty": 0.0,
     "instructions": None,
     "max_output_tokens": None,
+    "max_tool_calls": None,
     "metadata": {},
     "parallel_tool_calls": True,
+    "presence_penalty": 0.0,
+    "prompt_cache_key": None,
+    "safety_identifier": None,
     "temperature": 1.0,
     "text": {"format": {"type": "text"}},
     "tool_choice": "auto",
-    "tools": [],
+    "top_logprobs": 0,
     "top_p": 1.0,
     "truncation": "disabled",
     "user": None,
@@ -41,19 +49,33 @@ class ResponseShape(msgspec.Struct, frozen=True):
     token: str
     """Unique for the answer; all ids of it are made with this."""
     echo: Json
+    tools: Tools
+    clock: Callable[[], float]
+    """Seconds since 1970."""
     summarised: bool
     """Whether the client asked for a summary of the reasoning: then it comes as one, else as the item's content."""
 
 
-def shape_of(body: Json, token: str) -> ResponseShape:
-    """Of a Responses request."""
+def shape_of(body: Json, token: str, clock: Callable[[], float]) -> ResponseShape:
+    """Of a Responses request that was translated."""
     echo = {name: usual if body.get(name) is None else body[name] for name, usual in _ECHOED.items()}
     reasoning = body.get("reasoning") if isinstance(body.get("reasoning"), dict) else {}
     assert isinstance(reasoning, dict)
     echo["reasoning"] = {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")}
     echo["model"] = body.get("model")
+    echo["service_tier"] = "default"
+    echo["tools"] = [_echoed(tool) for tool in body.get("tools") or ()]
     summarised = bool(reasoning.get("summary") or reasoning.get("generate_summary"))
-    return ResponseShape(token, echo, summarised)
+    return ResponseShape(token, echo, tools_of(body, []), clock, summarised)
+
+
+def _echoed(tool: Any) -> Any:
+    """A tool as a Response has it: with all fields. A function is strict only where that was asked for."""
+    if isinstance(tool, dict) and tool.get("type") == "function":
+        return {"description": None, "parameters": None, "strict": False, **tool}
+    if isinstance(tool, dict) and tool.get("type") == "namespace" and isinstance(tool.get("tools"), list):
+        return tool | {"tools": [_echoed(inner) for inner in tool["tools"]]}
+    return tool
 
 
 def response(payload: bytes, shape: ResponseShape) -> bytes:
@@ -94,11 +116,15 @@ class ResponseEvents(ChatStream):
         self._event("response.in_progress", {"response": started})
 
     def opened(self, block: Block) -> None:
+        if self._items.waits(block):
+            return
         self._event("response.output_item.added", {"output_index": block.index, "item": self._items.empty(block)})
         if names := self._items.events(block):
             self._part(names.opened, block, {names.index: 0, "part": self._items.part(block, "")})
 
     def added(self, block: Block, text: str) -> None:
+        if self._items.waits(block):
+            return
         names = self._items.events(block)
         fields: Json = {} if names is None else {names.index: 0}
         name = "response.function_call_arguments" if names is None else names.text
@@ -113,7 +139,9 @@ class ResponseEvents(ChatStream):
         self._output.append(item)
         text = block.text
         names = self._items.events(block)
-        if names is None:
+        if self._items.waits(block):
+            self._at_once(block, item)
+        elif names is None:
             done = {"name": block.name, "arguments": item["arguments"]}
             self._part("response.function_call_arguments.done", block, done)
         else:
@@ -123,6 +151,30 @@ class ResponseEvents(ChatStream):
             self._part(f"{names.text}.done", block, fields)
             self._part(names.closed, block, {names.index: 0, "part": self._items.part(block, text)})
         self._event("response.output_item.done", {"output_index": block.index, "item": item})
+
+    def _at_once(self, block: Block, item: Json) -> None:
+        """The events of a call that could not be told piece by piece, because its item is made of all of them."""
+        begun = item | {"status": "in_progress"}
+        given: list[tuple[str, Json]] = []
+        match item["type"]:
+            case "custom_tool_call":
+                begun["input"] = ""
+                given = [("custom_tool_call_input.delta", {"delta": item["input"]})]
+                given.append(("custom_tool_call_input.done", {"input": item["input"]}))
+            case "function_call":
+                begun["arguments"] = ""
+                given = [("function_call_arguments.delta", {"delta": item["arguments"]})]
+                done = {"name": item["name"], "arguments": item["arguments"]}
+                given.append(("function_call_arguments.done", done))
+            case "shell_call":
+                begun["action"] = item["action"] | {"commands": []}
+                for n, command in enumerate(item["action"]["commands"]):
+                    given.append(("shell_call_command.added", {"command_index": n, "command": ""}))
+                    given.append(("shell_call_command.delta", {"command_index": n, "delta": command}))
+                    given.append(("shell_call_command.done", {"command_index": n, "command": command}))
+        self._event("response.output_item.added", {"output_index": block.index, "item": begun})
+        for name, fields in given:
+            self._part(f"response.{name}", block, fields)
 
     def ended(self) -> None:
         status = _status(self.stop)
@@ -166,7 +218,7 @@ class _Items:
         self._shape = shape
 
     def events(self, block: Block) -> _Names | None:
-        """None: a function call, which has no parts."""
+        """None: a call, which has no parts."""
         if block.sort == "tool":
             return None
         if block.sort == "thinking":
@@ -174,8 +226,17 @@ class _Items:
         return _REFUSAL if block.sort == "refusal" else _TEXT
 
     def id(self, block: Block) -> str:
-        prefix = {"tool": "fc", "thinking": "rs"}.get(block.sort, "msg")
+        if block.sort == "tool":
+            return f"{PREFIXES[self._tool(block).sort]}_{self._shape.token}_{block.index}"
+        prefix = "rs" if block.sort == "thinking" else "msg"
         return f"{prefix}_{self._shape.token}_{block.index}"
+
+    def _tool(self, block: Block) -> Tool:
+        return self._shape.tools.called(block.name)
+
+    def waits(self, block: Block) -> bool:
+        """Whether it is told as a whole: what kind of item it is is known when all of it is here."""
+        return block.sort == "tool" and self._tool(block).sort != "function"
 
     def part(self, block: Block, text: str) -> Json:
         if block.sort == "thinking":
@@ -196,8 +257,7 @@ class _Items:
         if block.sort == "tool":
             call_id = block.call_id or f"call_{self._shape.token}_{block.index}"
             arguments = text if text or status == "in_progress" else "{}"
-            call = {"id": item_id, "type": "function_call", "status": status}
-            return call | {"arguments": arguments, "call_id": call_id, "name": block.name}
+            return item_of(self._tool(block), item_id, call_id, arguments, status)
         if block.sort == "thinking":
             if self._shape.summarised:
                 return {"id": item_id, "type": "reasoning", "status": status, "summary": parts}
@@ -222,6 +282,7 @@ def _response(
         "id": f"resp_{shape.token}",
         "object": "response",
         "created_at": int(chunk.created or 0),
+        "completed_at": int(shape.clock()) if status == "completed" else None,
         "status": status,
         "background": False,
         "error": None,

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from .fields import Json, Translated, fields, items, left_out, missing, number, text, unmappable
+from .responses_tools import choose, tools_of
 from .thinking import Thinking
+from .tool_items import call_of, output_of, told
 
 _SAME = ("model", "stream", "temperature", "top_p", "parallel_tool_calls", "user", "top_k")
 _NOT_HERE = {
@@ -23,7 +25,7 @@ _NOT_HERE = {
 }
 _HINTS = (
     *("max_tool_calls", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
-    *("prompt_cache_options", "context_management", "access_programs", "background_options"),
+    *("prompt_cache_options", "context_management", "access_programs", "background_options", "client_metadata"),
 )
 """Fields that change how an answer is made, not what it is: left out, with a warning."""
 _MAPPED = frozenset(
@@ -57,6 +59,7 @@ class _Request:
         self._thinking = thinking
         self._warnings: list[str] = []
         self._messages: list[Json] = []
+        self._tools = tools_of(body, self._warnings)
 
     def translated(self) -> Translated:
         body, out = self._body, Json()
@@ -85,27 +88,13 @@ class _Request:
         out["messages"] = self._messages
         if body.get("max_output_tokens") is not None:
             out["max_tokens"] = number(body["max_output_tokens"], "max_output_tokens")
-        self._tools(out)
+        choice = choose(self._tools, body.get("tool_choice"), self._warnings)
+        if self._tools.functions:
+            out["tools"] = self._tools.functions
+        if choice is not None:
+            out["tool_choice"] = choice
         self._output(out)
         return Translated(out, self._warnings)
-
-    def _tools(self, out: Json) -> None:
-        body = self._body
-        if body.get("tools"):
-            out["tools"] = [
-                _tool(tool, f"tools.{n}", self._warnings) for n, tool in enumerate(items(body["tools"], "tools"))
-            ]
-        choice = body.get("tool_choice")
-        if choice is None or isinstance(choice, str):
-            if choice not in (None, "auto", "required", "none"):
-                raise unmappable("tool_choice", f"{choice!r} is none of auto, required, none")
-            if choice is not None and (choice != "auto" or body.get("tools")):
-                out["tool_choice"] = choice
-        elif fields(choice, "tool_choice").get("type") == "function":
-            name = text(choice.get("name"), "tool_choice.name")
-            out["tool_choice"] = {"type": "function", "function": {"name": name}}
-        else:
-            raise unmappable("tool_choice.type", f"{choice.get('type')!r} is not offered here; choose a function")
 
     def _output(self, out: Json) -> None:
         config = fields(self._body.get("text") or {}, "text")
@@ -113,6 +102,8 @@ class _Request:
         form = fields(config.get("format") or {"type": "text"}, "text.format")
         kind = form.get("type")
         if kind == "json_schema":
+            text(form.get("name"), "text.format.name")
+            fields(form.get("schema"), "text.format.schema")
             schema = {name: form[name] for name in ("name", "description", "schema", "strict") if name in form}
             out["response_format"] = {"type": "json_schema", "json_schema": schema}
         elif kind == "json_object":
@@ -150,28 +141,39 @@ class _Request:
                     turn["reasoning_content"] = turn.get("reasoning_content", "") + said
                 elif item.get("encrypted_content"):
                     self._warnings.append(f"{at}: only the model that wrote encrypted reasoning can read it; left out")
-            case "function_call":
-                call = {
-                    "id": text(item.get("call_id"), f"{at}.call_id"),
-                    "type": "function",
-                    "function": {
-                        "name": text(item.get("name"), f"{at}.name"),
-                        "arguments": text(item.get("arguments"), f"{at}.arguments"),
-                    },
-                }
-                self._turn().setdefault("tool_calls", []).append(call)
-            case "function_call_output":
-                call_id = text(item.get("call_id"), f"{at}.call_id")
-                content = self._content(item.get("output"), f"{at}.output")
-                self._messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+            case "additional_tools":
+                pass  # offered with the others
+            case "compaction" | "compaction_summary" | "compaction_trigger":
+                self._warnings.append(f"{at}: only OpenAI can read or make a compacted conversation; left out")
             case "item_reference":
                 raise unmappable(f"{at}.type", "answers are not stored here: send the item itself")
             case None:
                 raise missing(f"{at}.type")
             case _:
-                raise unmappable(
-                    f"{at}.type", f"{kind!r} cannot be given to this model; it takes messages and functions"
-                )
+                self._tool_item(item, at)
+
+    def _tool_item(self, item: Json, at: str) -> None:
+        """A call, its result, or a note of what ran elsewhere."""
+        if (called := call_of(item, at, self._tools)) is not None:
+            function = {"name": called.name, "arguments": called.arguments}
+            call = {"id": called.call_id, "type": "function", "function": function}
+            self._turn().setdefault("tool_calls", []).append(call)
+        elif (given := output_of(item, at)) is not None:
+            call_id, output = given
+            content = self._content(output, f"{at}.output")
+            self._messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+        elif (note := told(item)) is not None:
+            self._say(note)
+        else:
+            raise unmappable(
+                f"{at}.type",
+                f"{item.get('type')!r} cannot be given to this model; it takes messages, calls and results",
+            )
+
+    def _say(self, content: Any) -> None:
+        """More of what the assistant says in this turn."""
+        turn = self._turn()
+        turn["content"] = content if turn["content"] is None else [*_listed(turn["content"]), *_listed(content)]
 
     def _turn(self) -> Json:
         """The assistant's turn that is going on: everything of it is one message of Chat."""
@@ -185,14 +187,13 @@ class _Request:
             raise unmappable(f"{at}.role", f"{item['role']!r} is none of user, assistant, system, developer")
         content = self._content(item.get("content"), f"{at}.content")
         if role == "assistant":
-            turn = self._turn()
-            turn["content"] = content if turn["content"] is None else [*_listed(turn["content"]), *_listed(content)]
+            self._say(content)
             return
-        if role == "system" and len(self._messages) == 1 and self._messages[0]["role"] == "system":
-            first = self._messages[0]
-            if isinstance(first["content"], str) and isinstance(content, str):
+        if role == "system":
+            content = _joined(content)
+            if len(self._messages) == 1 and self._messages[0]["role"] == "system":
                 # Most templates know one system message.
-                first["content"] += f"\n\n{content}"
+                self._messages[0]["content"] += f"\n\n{content}"
                 return
         self._messages.append({"role": role, "content": content})
 
@@ -230,6 +231,11 @@ def _listed(content: Any) -> list[Json]:
     return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
+def _joined(content: Any) -> str:
+    """Of a system message, which has nothing but text."""
+    return "\n\n".join(part["text"] for part in _listed(content) if part["type"] == "text")
+
+
 def _thoughts(item: Json, at: str) -> str:
     """The reasoning's own text where there is one, else its summary."""
     for name, joint in (("content", ""), ("summary", "\n\n")):
@@ -240,15 +246,3 @@ def _thoughts(item: Json, at: str) -> str:
         if said:
             return joint.join(said)
     return ""
-
-
-def _tool(tool: Any, at: str, warnings: list[str]) -> Json:
-    kind = fields(tool, at).get("type")
-    if kind != "function":
-        raise unmappable(f"{at}.type", f"{kind!r} runs at OpenAI only; offer a function of your own")
-    left_out(tool, ("type", "name", "description", "parameters", "strict"), at, warnings)
-    function: Json = {"name": text(tool.get("name"), f"{at}.name")}
-    for name in ("description", "parameters", "strict"):
-        if tool.get(name) is not None:
-            function[name] = tool[name]
-    return {"type": "function", "function": function}

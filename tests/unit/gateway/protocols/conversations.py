@@ -11,6 +11,12 @@ from typing import Any
 
 Json = dict[str, Any]
 
+
+def clock() -> float:
+    """When an answer is complete."""
+    return 1_700_000_002.5
+
+
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 CACHE = {"type": "ephemeral"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -486,6 +492,168 @@ RESPONSES: dict[str, tuple[Json, Json]] = {
     "huge-arguments": (
         _responses("?", tools=[WEATHER_F]),
         answer(tool("c", "weather", json.dumps({"city": "y" * 5000})), finish="tool_calls"),
+    ),
+}
+
+SPAWN = {"type": "function", "name": "spawn", "description": "Start an agent.", "parameters": SCHEMA}
+AGENTS = {
+    "type": "namespace",
+    "name": "agents_v1",
+    "description": "Agents.",
+    "tools": [SPAWN, {"type": "custom", "name": "say"}],
+}
+PATCH = {"type": "custom", "name": "patch", "description": "Change files.", "format": {"type": "text"}}
+GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"+'}
+LONG = "a_namespace_of_a_server_with_a_rather_long_name"
+RESPONSES |= {
+    "namespace": (
+        _responses(
+            "Start one.",
+            tools=[WEATHER_F, AGENTS, {"type": "web_search", "external_web_access": False}],
+            parallel_tool_calls=True,
+        ),
+        answer(
+            tool("c1", "agents_v1__spawn", '{"city": "Paris"}'),
+            tool("c2", "agents_v1__say", '{"input": "go"}'),
+            tool("c3", "weather", '{"city": "Rome"}'),
+            finish="tool_calls",
+        ),
+    ),
+    "namespace-long": (
+        _responses(
+            [
+                said("user", "?"),
+                {"type": "function_call", "call_id": "c0", "namespace": "gone", "name": "f", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c0", "output": "no"},
+                CALLED | {"namespace": LONG, "name": "find_all_of_them"},
+                GIVEN,
+            ],
+            tools=[
+                {"type": "namespace", "name": LONG, "description": "", "tools": [SPAWN | {"name": "find_all_of_them"}]},
+                SPAWN | {"name": "a__b"},
+                {"type": "namespace", "name": "a", "description": "", "tools": [SPAWN | {"name": "b"}]},
+                {"type": "namespace", "name": "mcp.x", "description": "", "tools": [SPAWN | {"name": "b"}]},
+            ],
+        ),
+        answer(
+            tool("c1", "a_namespace_of_a_server_with_a_rather_long_name__find_a_5e272d50", "{}"), finish="tool_calls"
+        ),
+    ),
+    "custom": (
+        _responses("Change it.", tools=[PATCH, PATCH | {"name": "made", "format": GRAMMAR}]),
+        answer(tool("c1", "patch", '{"input": "*** Begin\\n\\"x\\""}'), tool("c2", "made", "aaa"), finish="tool_calls"),
+    ),
+    "custom-chosen": (
+        _responses("Change it.", tools=[PATCH, WEATHER_F], tool_choice={"type": "custom", "name": "patch"}),
+        answer(tool("c1", "patch", '{"input": "x"}'), finish="tool_calls"),
+    ),
+    "shells": (
+        _responses("List.", tools=[{"type": "local_shell"}, {"type": "shell", "environment": {"type": "local"}}]),
+        answer(
+            tool("c1", "local_shell", '{"command": ["ls", "-l"], "timeout_ms": 1000}'),
+            tool("c2", "shell", '{"commands": ["ls", "pwd"]}'),
+            tool("c3", "shell", '{"cmd": "ls"}'),
+            finish="tool_calls",
+        ),
+    ),
+    "apply-patch": (
+        _responses("Change.", tools=[{"type": "apply_patch"}], tool_choice={"type": "apply_patch"}),
+        answer(
+            tool("c1", "apply_patch", '{"type": "update_file", "path": "a.txt", "diff": "@@\\n-a\\n+b"}'),
+            tool("c2", "apply_patch", '{"type": "delete_file", "path": "b.txt"}'),
+            finish="tool_calls",
+        ),
+    ),
+    "tool-search": (
+        _responses(
+            [
+                said("user", "?"),
+                {"type": "additional_tools", "role": "developer", "tools": [SPAWN]},
+                {"type": "tool_search_call", "call_id": "c0", "execution": "client", "arguments": {"query": "weather"}},
+                {"type": "tool_search_output", "call_id": "c0", "execution": "client", "tools": [WEATHER_F, AGENTS]},
+            ],
+            tools=[{"type": "tool_search", "execution": "client", "parameters": SCHEMA}],
+        ),
+        answer(tool("c1", "tool_search", '{"query": "more"}'), finish="tool_calls"),
+    ),
+    "allowed-tools": (
+        _responses(
+            "?",
+            tools=[WEATHER_F, SPAWN, PATCH, AGENTS],
+            tool_choice={
+                "type": "allowed_tools",
+                "mode": "required",
+                "tools": [
+                    {"type": "function", "name": "weather"},
+                    {"type": "custom", "name": "patch"},
+                    {"type": "namespace", "name": "agents_v1"},
+                    {"type": "mcp", "server_label": "x"},
+                ],
+            },
+        ),
+        CALLS,
+    ),
+    "calls-of-all-kinds": (
+        _responses(
+            [
+                said("user", "?"),
+                {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "*** Begin"},
+                {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"},
+                {
+                    "type": "local_shell_call",
+                    "id": "c2",
+                    "call_id": None,
+                    "status": "completed",
+                    "action": {"type": "exec", "command": ["ls"], "env": {}, "timeout_ms": None},
+                },
+                {"type": "local_shell_call_output", "id": "c2", "output": "a.txt"},
+                {"type": "shell_call", "call_id": "c3", "action": {"commands": ["ls"]}},
+                {
+                    "type": "shell_call_output",
+                    "call_id": "c3",
+                    "output": [
+                        {"stdout": "a.txt", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
+                        {"stdout": "", "stderr": "slow", "outcome": {"type": "timeout"}},
+                    ],
+                },
+                {
+                    "type": "apply_patch_call",
+                    "call_id": "c4",
+                    "status": "completed",
+                    "operation": {"type": "delete_file", "path": "b.txt"},
+                },
+                {"type": "apply_patch_call_output", "call_id": "c4", "status": "failed", "output": "not there"},
+                {
+                    "type": "web_search_call",
+                    "id": "ws",
+                    "status": "completed",
+                    "action": {"type": "search", "query": "q"},
+                },
+                {"type": "mcp_call", "id": "m", "name": "f", "server_label": "s", "arguments": "{}", "output": "7"},
+                {"type": "compaction", "encrypted_content": "gAAA"},
+                said("assistant", "Done."),
+                said("user", "And?"),
+            ],
+            tools=[PATCH, {"type": "local_shell"}, {"type": "shell"}, {"type": "apply_patch"}],
+        ),
+        answer("So."),
+    ),
+    "system-parts": (
+        _responses(
+            [
+                said("developer", [{"type": "input_text", "text": "Be brief."}]),
+                said(
+                    "developer",
+                    [{"type": "input_text", "text": "Be kind."}, {"type": "input_text", "text": "Be right."}],
+                ),
+                said("user", "Hi"),
+            ]
+        ),
+        HELLO,
+    ),
+    "custom-cut": (
+        _responses("Change it.", tools=[PATCH]),
+        answer(tool("c1", "patch", '{"input": "*** Beg'), finish="length"),
     ),
 }
 

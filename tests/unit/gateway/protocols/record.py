@@ -21,7 +21,7 @@ from services.gateway.core.protocols import (
 from services.gateway.core.protocols.fields import Translated
 
 from . import engines
-from .conversations import CHAT, MESSAGES, RESPONSES, Json
+from .conversations import CHAT, MESSAGES, RESPONSES, Json, clock
 
 DATA = Path(__file__).parents[3] / "data" / "conversations"
 TOKEN = "t1"
@@ -64,7 +64,7 @@ def without_engine_fields(chat: Json) -> Json:
 
 
 def of_responses(request: Json, answer: Json) -> Json:
-    shape = chat_to_response.shape_of(request, TOKEN)
+    shape = chat_to_response.shape_of(request, TOKEN, clock)
     return {
         "chat": asked(lambda: responses_to_chat.request(request)),
         "whole": json.loads(chat_to_response.response(engines.chat_whole(answer), shape)),

@@ -18,7 +18,7 @@ from services.gateway.core.protocols.response_to_chat import ChatOfResponseEvent
 from services.gateway.core.sse import EventStream
 from services.gateway.core.usage import Used
 
-from .conversations import Json
+from .conversations import Json, clock
 from .record import events, written
 
 DATA = Path(__file__).parents[3] / "data" / "streams"
@@ -46,7 +46,7 @@ def outcome(name: str, pieces: Iterable[bytes]) -> dict[str, bytes]:
     """What a client of each protocol gets."""
     chat, scanner = chat_of(name), EventStream(wants_usage=True)
     to_message = MessageEvents(MessageShape("t1", "m", thinks=True))
-    to_response = ResponseEvents(shape_of({"model": "m", "reasoning": {"summary": "auto"}}, "t1"))
+    to_response = ResponseEvents(shape_of({"model": "m", "reasoning": {"summary": "auto"}}, "t1", clock))
     out = {"chat": b"", "messages": b"", "responses": b""}
 
     def add(data: bytes) -> None:

@@ -19,7 +19,7 @@ from services.gateway.core.sse import EventStream
 from services.gateway.core.usage import Used
 
 from . import engines
-from .conversations import CALLS, CHAT, MESSAGES, Json
+from .conversations import CALLS, CHAT, MESSAGES, Json, clock
 from .streams import NAMES, source
 from .test_refusals import VALUES, places
 
@@ -88,7 +88,7 @@ def changed(value: Any, changes: list[tuple[int, Any]]) -> None:
 
 
 def _shape() -> chat_to_response.ResponseShape:
-    return chat_to_response.shape_of(ASKED, "t")
+    return chat_to_response.shape_of(ASKED, "t", clock)
 
 
 WHOLE: list[tuple[Callable[[Json], bytes], Callable[[bytes], bytes]]] = [

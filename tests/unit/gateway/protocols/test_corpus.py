@@ -10,7 +10,7 @@ import pytest
 from services.gateway.core.protocols import chat_to_message, chat_to_response, messages_to_chat, responses_to_chat
 
 from . import engines
-from .conversations import CHAT, MESSAGES, RESPONSES, Json, assistant, result, user
+from .conversations import CHAT, MESSAGES, RESPONSES, Json, assistant, clock, result, user
 from .record import DATA, TOKEN, all_names, conversation, path_of, written
 
 
@@ -145,7 +145,7 @@ def test_ten_turns_of_responses_only_ever_grow() -> None:
         call = {"id": f"c{turn}", "name": "add", "arguments": '{"n": 1}'}
         usage = {"prompt": 1, "cached": 0, "completion": 1, "reasoning": 0}
         answer = {"pieces": [{"thinking": "Hm."}, {"text": "I add."}, call], "finish": "tool_calls", "usage": usage}
-        shape = chat_to_response.shape_of(body, f"t{turn}")
+        shape = chat_to_response.shape_of(body, f"t{turn}", clock)
         whole = json.loads(chat_to_response.response(engines.chat_whole(answer), shape))
         listed += [*whole["output"], {"type": "function_call_output", "call_id": f"c{turn}", "output": "1"}]
 

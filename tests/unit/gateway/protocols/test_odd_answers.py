@@ -13,7 +13,7 @@ from services.gateway.core.protocols.chat_to_response import ResponseEvents, sha
 from services.gateway.core.protocols.events import BadStream, Events
 from services.gateway.core.protocols.message_to_chat import ChatOfMessageEvents
 
-from .conversations import Json
+from .conversations import Json, clock
 
 SHAPE = MessageShape("t", "m", thinks=True)
 
@@ -29,7 +29,7 @@ def parsed(stream: bytes) -> list[Json]:
 def said(stream: bytes) -> tuple[str, str]:
     """The text that clients of Messages and of Responses put together."""
     message = parsed(MessageEvents(SHAPE).feed(stream))
-    response = parsed(ResponseEvents(shape_of({"model": "m"}, "t")).feed(stream))
+    response = parsed(ResponseEvents(shape_of({"model": "m"}, "t", clock)).feed(stream))
     return (
         "".join(event["delta"].get("text", "") for event in message if event["type"] == "content_block_delta"),
         "".join(event["delta"] for event in response if event["type"] == "response.output_text.delta"),
@@ -62,7 +62,7 @@ def whole(message: str, finish: str = "stop") -> bytes:
 def test_half_a_character_in_a_whole_answer() -> None:
     payload = whole(r'{"content":"half \ud83d end"}')
     assert json.loads(chat_to_message.message(payload, SHAPE))["content"][0]["text"] == "half \ufffd end"
-    response = json.loads(chat_to_response.response(payload, shape_of({"model": "m"}, "t")))
+    response = json.loads(chat_to_response.response(payload, shape_of({"model": "m"}, "t", clock)))
     assert response["output"][0]["content"][0]["text"] == "half \ufffd end"
 
 
@@ -79,7 +79,7 @@ def test_arguments_keep_every_digit_whole_and_as_an_object(arguments: str) -> No
     for given in (json.dumps(arguments), arguments):
         call = f'{{"tool_calls":[{{"id":"c","function":{{"name":"f","arguments":{given}}}}}]}}'
         assert f'"input":{arguments}' in chat_to_message.message(whole(call), SHAPE).decode()
-        response = json.loads(chat_to_response.response(whole(call), shape_of({}, "t")))
+        response = json.loads(chat_to_response.response(whole(call), shape_of({}, "t", clock)))
         assert response["output"][0]["arguments"] == arguments
 
 

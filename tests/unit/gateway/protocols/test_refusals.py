@@ -21,7 +21,7 @@ from services.gateway.core.protocols import (
 )
 from services.gateway.core.protocols.fields import decoded
 
-from .conversations import CHAT, MESSAGES, RESPONSES, WEATHER, Json, assistant, said, user
+from .conversations import CHAT, MESSAGES, RESPONSES, WEATHER, Json, assistant, clock, said, user
 
 HI = [user("Hi")]
 
@@ -73,10 +73,17 @@ def test_messages(field: str, body: Json) -> None:
     _refused(field, lambda: messages_to_chat.request(body))
 
 
+def _offering(*tools: Json, **more: Any) -> Json:
+    return {"model": "m", "input": "Hi", "tools": [*tools]} | more
+
+
 REFUSED_RESPONSES: list[tuple[str, Json]] = [
     ("input", {"model": "m"}),
     ("input.0", {"model": "m", "input": []}),
-    ("input.0.type", {"model": "m", "input": [{"type": "computer_call"}]}),
+    ("input.0.type", {"model": "m", "input": [{"type": "telepathy_call"}]}),
+    ("input.0.input", {"model": "m", "input": [{"type": "custom_tool_call", "call_id": "c", "name": "f"}]}),
+    ("input.0.action", {"model": "m", "input": [{"type": "local_shell_call", "call_id": "c"}]}),
+    ("input.0.call_id", {"model": "m", "input": [{"type": "shell_call", "action": {"commands": ["ls"]}}]}),
     ("input.0.type", {"model": "m", "input": [{"type": "item_reference", "id": "msg_1"}]}),
     ("input.0.type", {"model": "m", "input": [{}]}),
     ("input.0.role", {"model": "m", "input": [said("robot", "Hi")]}),
@@ -89,6 +96,16 @@ REFUSED_RESPONSES: list[tuple[str, Json]] = [
     ("background", {"model": "m", "input": "Hi", "background": True}),
     ("prompt", {"model": "m", "input": "Hi", "prompt": {"id": "p"}}),
     ("tools.0.type", {"model": "m", "input": "Hi", "tools": [{"type": "web_search"}]}),
+    ("tools.0.tools.0.type", _offering({"type": "namespace", "name": "n", "tools": [{"type": "web_search"}]})),
+    ("tools.0.tools", _offering({"type": "namespace", "name": "n"})),
+    ("tools.0.name", _offering({"type": "custom"})),
+    ("tools.0.format.type", _offering({"type": "custom", "name": "f", "format": {"type": "json"}})),
+    ("tools.0.type", _offering({"type": "shell", "environment": {"type": "container_auto"}})),
+    ("tools.0.type", _offering({"type": "telepathy"}, {"type": "web_search"})),
+    ("tool_choice.type", _offering({"type": "local_shell"}, tool_choice={"type": "web_search"})),
+    ("tool_choice.tools", _offering({"type": "local_shell"}, tool_choice={"type": "allowed_tools", "tools": []})),
+    ("text.format.schema", {"model": "m", "input": "Hi", "text": {"format": {"type": "json_schema", "name": "x"}}}),
+    ("text.format.name", {"model": "m", "input": "Hi", "text": {"format": {"type": "json_schema", "schema": {}}}}),
     ("tool_choice", {"model": "m", "input": "Hi", "tool_choice": "some"}),
     ("tool_choice.type", {"model": "m", "input": "Hi", "tool_choice": {"type": "file_search"}}),
     ("text.format.type", {"model": "m", "input": "Hi", "text": {"format": {"type": "grammar"}}}),
@@ -214,7 +231,7 @@ def _from_messages(body: Json) -> None:
 
 def _from_responses(body: Json) -> None:
     responses_to_chat.request(body).encoded()
-    chat_to_response.shape_of(body, "t")
+    chat_to_response.shape_of(body, "t", clock)
 
 
 def _from_chat(body: Json) -> None:

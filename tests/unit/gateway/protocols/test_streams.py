@@ -15,7 +15,7 @@ from services.gateway.core.protocols.chat_to_message import MessageEvents, Messa
 from services.gateway.core.protocols.chat_to_response import ResponseEvents, shape_of
 from services.gateway.core.protocols.events import BadStream, Events
 
-from .conversations import CHAT, MESSAGES, RESPONSES, Json
+from .conversations import CHAT, MESSAGES, RESPONSES, Json, clock
 from .engines import chat_stream, dumped
 from .streams import NAMES, golden, outcome, recorded, source
 
@@ -167,7 +167,7 @@ def test_parallel_calls_stay_apart_however_they_come(
     }
     assert tools == order_of
     assert len([block for block in starts.values() if block["type"] == "tool_use"]) == len(calls)
-    response = parsed(ResponseEvents(shape_of({"model": "m"}, "t")).feed(stream))
+    response = parsed(ResponseEvents(shape_of({"model": "m"}, "t", clock)).feed(stream))
     check_response(response)
     items = [item for item in response[-1]["response"]["output"] if item["type"] == "function_call"]
     assert {item["call_id"]: (item["name"], item["arguments"]) for item in items} == order_of
@@ -221,7 +221,9 @@ def test_nothing_waits_that_can_go() -> None:
     ]
 
 
-@pytest.mark.parametrize("events", [MessageEvents(MessageShape("t", "m", False)), ResponseEvents(shape_of({}, "t"))])
+@pytest.mark.parametrize(
+    "events", [MessageEvents(MessageShape("t", "m", False)), ResponseEvents(shape_of({}, "t", clock))]
+)
 def test_what_is_no_chunk_is_said(events: ChatStream) -> None:
     with pytest.raises(BadStream, match="cannot be read"):
         events.feed(b"data: <html>\n\n")
@@ -231,4 +233,4 @@ def test_what_is_no_chunk_is_said(events: ChatStream) -> None:
 def test_every_answer_of_the_corpus_is_framed_right(answer: Any) -> None:
     stream = chat_stream(answer)
     check_message(parsed(MessageEvents(MessageShape("t", "m", True)).feed(stream)))
-    check_response(parsed(ResponseEvents(shape_of({"model": "m"}, "t")).feed(stream)))
+    check_response(parsed(ResponseEvents(shape_of({"model": "m"}, "t", clock)).feed(stream)))
