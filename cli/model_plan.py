@@ -221,6 +221,8 @@ def verdict(way: Way) -> str:
     if way.rejected:
         return "no: " + "; ".join(reason.text for reason in way.rejected)
     mark = "BEST" if way.best else "fits"
+    if way.note:
+        mark = f"{mark}, weights only"
     if way.now:
         return mark
     what = "machines have" if way.gpu_class is None else "cards have"
@@ -233,6 +235,8 @@ def sentence(facts: Facts) -> str:
              f"{facts.parameters / 1e6:.0f} million weights"]  # fmt: skip
     parts.append(f"{gib(facts.weights.total)} GiB in {facts.precision}")
     heads = "latent attention" if facts.latent else f"{some(facts.kv_heads, 'KV head')} of {facts.head_dim}"
+    if facts.encoder:
+        heads = f"an encoder of {some(facts.heads, 'head')}"
     parts.append(f"{facts.layers} layers, {heads}")
     windows = sorted({group.window for group in facts.attention if group.window})
     if windows:
@@ -257,16 +261,21 @@ def conclusion(made: Plan) -> Iterator[str]:
         )
         declared = msgspec.to_builtins(profile_of(best, made.load))
         yield f"Its profile: {yaml.safe_dump(declared, default_flow_style=True, sort_keys=False, width=1000).strip()}"
-        if best.pace:
+        if best.note:
+            yield f"{best.note[0].upper()}{best.note[1:]}."
+        if best.pace and not made.models[0].encoder:
             yield f"Its speed is not estimated: {best.pace}."
     elif made.ways:
         yield f"Nothing here holds it.{remedy(made)}"
     else:
         yield "There are no machines to hold it."
     facts = made.models[0]
+    if facts.encoder:
+        yield "It is an encoder: it keeps no context between tokens and generates none."
     near, far = facts.token_bytes * 1000 / GIB, facts.far_token_bytes * 1000 / GIB
     beyond = f", {far:.3f} past its windows" if far != near else ""
-    yield f"1,000 tokens of a request cost {near:.3f} GiB of context{beyond} ({facts.token_bytes:,} bytes a token)."
+    if not facts.encoder:
+        yield f"1,000 tokens of a request cost {near:.3f} GiB of context{beyond} ({facts.token_bytes:,} bytes a token)."
     for one in made.left_out:
         yield f"Left out: {one}."
 

@@ -84,6 +84,8 @@ class ModelHeaders(Value, frozen=True, kw_only=True):
     weights: WeightBytes
     capability: tuple[int, int] = (0, 0)
     """Compute capability of NVIDIA's that a card must have for it."""
+    encoder: bool = False
+    """It reads a text at once and generates nothing: no cache, no tokens a second."""
     published: bool = True
     """False: a precision nobody was seen to publish; the weights are computed from the others."""
     notes: tuple[str, ...] = ()

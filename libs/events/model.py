@@ -46,7 +46,7 @@ class Profile(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kv_events: bool = False
     """The engine tells which prefixes it keeps."""
     min_compute_capability: str | None = None
-    """``8.9`` for FP8."""
+    """``8.9`` for cards that compute in FP8; vLLM keeps weights in it from ``7.5`` on."""
     min_gpu_memory_mb: int | None = None
     """Of each GPU."""
 

@@ -36,6 +36,20 @@ _ALL_SLIDING = frozenset({"mistral", "mixtral", "phi3", "starcoder2"})
 
 _SHARED = ("n_shared_experts", "num_shared_experts")
 
+_ENCODERS = frozenset(
+    {
+        *("bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "electra", "mpnet", "distilbert"),
+        *("modernbert", "nomic_bert", "new", "deberta", "deberta-v2", "esm"),
+    }
+)
+"""Families that read a text at once, in both directions."""
+
+_ROTARY_ENCODERS = frozenset({"modernbert", "nomic_bert", "new"})
+"""Encoders without a table of positions, with a gated feed-forward part."""
+
+_OFFSET_POSITIONS = frozenset({"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet"})
+"""Families whose first two positions are no token's."""
+
 _FOUR_NORMS = frozenset({"gemma2", "gemma3_text"})
 
 
@@ -128,6 +142,7 @@ def _facts(
         context=reading.context,
         parameters=counts.total,
         capability=precision.capability,
+        encoder=reading.encoder,
         weights=Weights(
             total=round(total),
             experts=round(computed["experts"] * scale),
@@ -159,6 +174,7 @@ class _Reading:
         inner = config.get("text_config")
         text: dict[str, Any] = dict(inner) if isinstance(inner, Mapping) else dict(config)
         self.family = str(text.get("model_type") or config.get("model_type") or "")
+        self.encoder = self.family in _ENCODERS and not text.get("is_decoder")
         architectures = config.get("architectures")
         named = isinstance(architectures, list) and bool(architectures)
         self.architecture = str(architectures[0]) if named and architectures else self.family or "unknown"
@@ -166,10 +182,11 @@ class _Reading:
         self.text = {**_DEFAULTS.get(self.family, {}), **{key: one for key, one in text.items() if one is not None}}
         # What a config says to be null is meant: a window of null is none.
         self.absent = {key for key, one in text.items() if one is None}
-        self.layers = self._int("num_hidden_layers", "n_layer", "num_layers")
+        self.layers = self._int("num_hidden_layers", "n_layer", "n_layers", "num_layers")
         if self.layers > LAYERS_MOST:
             raise Unreadable(f"config.json: {self.layers} layers are a mistake: at most {LAYERS_MOST} are expected")
-        self.context = self._int("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
+        self.positions = self._int("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
+        self.context = self.positions - (2 if self.family in _OFFSET_POSITIONS else 0)
         self.shape = self._shape()
         self.experts = self._experts()
         self.active_feed_forward = (
@@ -200,10 +217,10 @@ class _Reading:
         return value
 
     def _shape(self) -> Shape:
-        hidden = self._int("hidden_size", "n_embd", "d_model")
-        heads = self._int("num_attention_heads", "n_head")
+        hidden = self._int("hidden_size", "n_embd", "d_model", "dim")
+        heads = self._int("num_attention_heads", "n_head", "n_heads")
         experts = self._find("num_experts", "n_routed_experts", "num_local_experts") or 0
-        feed_forward = self._find("intermediate_size", "n_inner", "ffn_dim") or 4 * hidden
+        feed_forward = self._find("intermediate_size", "n_inner", "ffn_dim", "hidden_dim") or 4 * hidden
         expert_width = self._find("moe_intermediate_size", "expert_intermediate_size") or feed_forward
         shared = self._find(*_SHARED) or 0
         latent = None
@@ -223,7 +240,12 @@ class _Reading:
             kv_heads=self._find("num_key_value_heads", "num_kv_heads", "multi_query_group_num") or heads,
             head_dim=self._find("head_dim") or hidden // heads,
             feed_forward=feed_forward,
-            tied=bool(self.config.get("tie_word_embeddings", self.text.get("tie_word_embeddings", False))),
+            tied=self.encoder
+            or bool(self.config.get("tie_word_embeddings", self.text.get("tie_word_embeddings", False))),
+            gated=not self.encoder or self.family in _ROTARY_ENCODERS,
+            table_positions=self.positions if self.encoder and self.family not in _ROTARY_ENCODERS else 0,
+            token_types=self._find("type_vocab_size") or 0 if self.encoder else 0,
+            pooler=self.encoder and self.family not in _ROTARY_ENCODERS,
             experts=experts,
             expert_feed_forward=expert_width if experts else 0,
             shared_feed_forward=self._find("shared_expert_intermediate_size") or shared * expert_width,
@@ -254,6 +276,8 @@ class _Reading:
         )
 
     def _attention(self) -> tuple[Layers, ...]:
+        if self.encoder:
+            return ()
         shape = self.shape
         windows = Counter(self._windows())
         idle = windows.pop(-1, 0)

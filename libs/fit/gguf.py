@@ -177,6 +177,7 @@ class _Reading:
         if not 0 < self.heads <= self.hidden:
             raise Unreadable(f"the GGUF header states {self.heads} attention heads for a hidden size of {self.hidden}")
         self.kv_heads = self._each("attention.head_count_kv", self.heads)
+        self.encoder = self._find("attention.causal") is False
 
     def _find(self, key: str) -> Any:
         return self.metadata.get(f"{self.architecture}.{key}")
@@ -218,6 +219,8 @@ class _Reading:
         return [0 if (i + 1) % every == 0 else window for i in range(self.layers)]
 
     def _attention(self) -> tuple[Layers, ...]:
+        if self.encoder:
+            return ()
         windows = self._windows()
         key = self._whole("attention.key_length") or self.hidden // self.heads
         value = self._whole("attention.value_length") or self.hidden // self.heads
@@ -281,6 +284,7 @@ class _Reading:
             vocabulary=self._vocabulary(table),
             context=self._int("context_length"),
             parameters=parameters,
+            encoder=self.encoder,
             weights=Weights(
                 total=total,
                 experts=sum(t.bytes for t in self.tensors if _EXPERT.match(t.name)),

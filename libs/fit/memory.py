@@ -105,6 +105,10 @@ def compute_buffer(facts: Facts, load: Load) -> int:
     The widest moment is the gated feed-forward part, three rows as wide as it is, beside four of the hidden size and
     the queries; masks are 16 bits for every token of the batch and cell of the cache.
     """
+    if facts.encoder:
+        # It sees a text whole: one batch holds as many tokens as a request may have.
+        row = 3 * facts.feed_forward + 4 * facts.hidden + facts.heads * facts.head_dim
+        return load.context * (4 * row + 2 * load.context)
     row = 3 * facts.feed_forward + 4 * facts.hidden + facts.heads * facts.head_dim
     windows = {group.window for group in facts.attention}
     cells = sum(

@@ -55,6 +55,11 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     latent: Latent | None = None
     ahead: int = 0
     """Layers for guessing tokens ahead, with an embedding, a head and a projection of their own."""
+    table_positions: int = 0
+    """Rows of a table of positions that is learnt."""
+    token_types: int = 0
+    pooler: bool = False
+    """An encoder's last matrix over its first token, with biases throughout and a norm after the tables."""
     norms: int = 2
     """A layer's norms over the hidden size."""
 
@@ -92,6 +97,11 @@ def count(shape: Shape, config: Mapping[str, Any]) -> Counts:
     other = layers * shape.norms * shape.hidden + shape.hidden + with_experts * shape.hidden * shape.experts
     if shape.expert_biases:
         other += with_experts * shape.experts * (2 * shape.expert_feed_forward + shape.hidden)
+    if shape.pooler:
+        # Of each layer: the biases of four matrices of attention and two of the feed-forward part, and of its norms.
+        other += layers * (4 * shape.hidden + shape.feed_forward + shape.hidden + shape.norms * shape.hidden)
+        other += shape.hidden * shape.hidden + 2 * shape.hidden
+    embedding += (shape.table_positions + shape.token_types) * shape.hidden
     return Counts(
         embedding=embedding,
         head=0 if shape.tied else embedding,

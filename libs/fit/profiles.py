@@ -53,6 +53,8 @@ def need_of(facts: Facts, profile: Profile, context_length: int) -> Need | None:
 
 def pace_of(facts: Facts, profile: Profile, hosts: Sequence[Host], devices: Collection[str]) -> float | None:
     """Tokens a second of one request of a replica on these machines and cards; None: something of them is not known."""
+    if facts.encoder:
+        return None
     if profile.gpu_class is None:
         host = hosts[0]
         if profile.engine != "llamacpp" or not host.read_bytes_s or not host.vector:

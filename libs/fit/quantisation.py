@@ -102,7 +102,7 @@ class Precision(msgspec.Struct, frozen=True):
     """Of a weight with its share of the scales."""
     experts_only: bool = False
     capability: tuple[int, int] = (0, 0)
-    """Compute capability a card must have."""
+    """Compute capability a card must have to hold it."""
 
 
 SIXTEEN = {
@@ -110,14 +110,17 @@ SIXTEEN = {
     "float16": Precision("fp16", 16),
     "float32": Precision("fp32", 32),
 }
-FP8 = Precision("fp8", 8 + 32 / (128 * 128), capability=(8, 9))
-"""One 32-bit scale for a block of 128 x 128. Cards compute in it from Ada (8.9) on."""
+FP8 = Precision("fp8", 8 + 32 / (128 * 128), capability=(7, 5))
+"""One 32-bit scale for a block of 128 x 128. Older cards keep the weights so and compute in 16 bits (vLLM's Marlin)."""
 INT4 = Precision("int4", 4 + 20 / 128, capability=(7, 5))
 """AWQ and GPTQ: a 16-bit scale and a 4-bit zero for every 128 weights."""
 MXFP4 = Precision("mxfp4", 4.25, experts_only=True, capability=(8, 0))
 """An 8-bit scale for every 32 weights; in the repositories that use it only experts are held so."""
-NVFP4 = Precision("nvfp4", 4.5, capability=(8, 9))
-"""An 8-bit scale for every 16 weights."""
+NVFP4 = Precision("nvfp4", 4.5, capability=(8, 0))
+"""An 8-bit scale for every 16 weights. Older cards keep the weights so, as of FP8."""
+
+NATIVE: dict[str, tuple[int, int]] = {"fp8": (8, 9), "nvfp4": (10, 0)}
+"""Precision to the compute capability from which cards compute in it."""
 
 SMALLER = {"fp8": FP8, "int4": INT4}
 """What ``--precision`` can ask for besides what the files are in."""

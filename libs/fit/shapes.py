@@ -10,6 +10,7 @@ from . import memory, speed
 from .facts import Facts
 from .hardware import Card, Host, linked
 from .memory import GIB, Load, Need
+from .quantisation import NATIVE
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -54,6 +55,8 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     """On all of them together, now."""
     now: bool = False
     """It could start now."""
+    note: str = ""
+    """What is to be known of it although it fits."""
     tokens_per_s: float | None = None
     """Of one request, estimated. None: ``pace`` says why."""
     pace: str = ""
@@ -74,6 +77,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         return not self.rejected
 
 
+NOTHING_GENERATED = "an encoder generates nothing"
 NOT_JOINED = Reason("nvlink", "its cards are not on one NVLink domain, which tensor parallelism needs")
 
 
@@ -102,6 +106,16 @@ def capability_reason(facts: Facts, cards: Sequence[Card]) -> Reason | None:
     return Reason(
         "capability", f"{facts.precision} needs compute capability {need}, these cards have {has[0]}.{has[1]}"
     )
+
+
+def computed_in(facts: Facts, cards: Sequence[Card]) -> str:
+    """What is to be said of a precision that these cards keep and do not compute in; empty where they do."""
+    native = NATIVE.get(facts.precision)
+    known = [card.capability for card in cards if card.capability is not None]
+    if native is None or not known or max(known) >= native:
+        return ""
+    has, needs = ".".join(map(str, max(known))), ".".join(map(str, native))
+    return f"{facts.precision} weights only: these cards ({has}) compute in 16 bits, others from {needs} on in it"
 
 
 def one_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host]) -> Iterator[Way]:
@@ -160,6 +174,7 @@ def _in_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host], nu
         link=link,
         need=need,
         usable_bytes=usable,
+        note=computed_in(facts, cards) if facts.format == "safetensors" else "",
         rejected=tuple(reason for reason in reasons if reason),
         machines=tuple(host.id for host in able),
     )
@@ -230,7 +245,8 @@ def finished(facts: Facts, way: Way, hosts: Sequence[Host]) -> Way:
     assert way.gpu_class is not None
     able = [host for host in hosts if host.id in set(way.machines)]
     cards = [card for host in able for card in host.of_class(way.gpu_class or "")]
-    return _paced(facts, _freed(way, able, way.gpu_class), cards)
+    noted = msgspec.structs.replace(way, note=computed_in(facts, cards))
+    return _paced(facts, _freed(noted, able, way.gpu_class), cards)
 
 
 def on_cpu(facts: Facts, load: Load, hosts: Sequence[Host]) -> Way:
@@ -243,7 +259,7 @@ def on_cpu(facts: Facts, load: Load, hosts: Sequence[Host]) -> Way:
     paces = [
         speed.cpu(facts, host.read_bytes_s, host.read_core_bytes_s, max(1, host.cores // 2))
         for host in able
-        if host.read_bytes_s and host.vector
+        if host.read_bytes_s and host.vector and not facts.encoder
     ]
     slow = any(host.read_bytes_s and not host.vector for host in able)
     return Way(
@@ -260,7 +276,13 @@ def on_cpu(facts: Facts, load: Load, hosts: Sequence[Host]) -> Way:
         free_bytes=sum(host.free_memory_bytes for host in hosts),
         now=bool(free),
         tokens_per_s=max(paces) if paces else None,
-        pace="" if paces else "its CPU shows no AVX2" if slow else "no machine has measured its memory yet",
+        pace=NOTHING_GENERATED
+        if facts.encoder
+        else ""
+        if paces
+        else "its CPU shows no AVX2"
+        if slow
+        else "no machine has measured its memory yet",
     )
 
 
@@ -279,6 +301,8 @@ def _freed(way: Way, hosts: Sequence[Host], gpu_class: str) -> Way:
 
 def _paced(facts: Facts, way: Way, cards: Sequence[Card]) -> Way:
     """Its estimated speed, when every card's bandwidth is known."""
+    if facts.encoder:
+        return msgspec.structs.replace(way, pace=NOTHING_GENERATED)
     bandwidths = []
     for card in cards:
         known = speed.card_bandwidth(card.name)

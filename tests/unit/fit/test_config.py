@@ -94,6 +94,27 @@ def test_what_the_cards_of_the_models_say() -> None:
     assert {group.window for group in shapes["gpt-oss-20b"].attention} == {None, 128}
 
 
+MINILM = {
+    "model_type": "bert", "architectures": ["BertModel"], "hidden_size": 384, "num_hidden_layers": 6,
+    "num_attention_heads": 12, "intermediate_size": 1536, "vocab_size": 30522, "max_position_embeddings": 512,
+    "type_vocab_size": 2, "torch_dtype": "float32",
+}  # fmt: skip
+
+
+def test_encoders_have_two_matrices_a_table_of_positions_and_no_cache() -> None:
+    bge = load("bge-m3").facts
+
+    # As published: 567,754,752 weights of bge-m3, 22,713,216 of all-MiniLM-L6-v2.
+    assert bge.parameters == 567_754_752
+    assert facts_of("minilm", MINILM).parameters == 22_713_216
+    assert bge.encoder
+    assert (bge.context, bge.token_bytes, bge.heads) == (8192, 0, 16)
+    assert bge.weights.total == 4 * bge.parameters
+    assert not load("llama-3-8b").facts.encoder
+    # A decoder of the same family generates.
+    assert not facts_of("decoder", {**MINILM, "is_decoder": True}).encoder
+
+
 @pytest.mark.parametrize(
     ("name", "billions"),
     # As their makers say.

@@ -33,6 +33,8 @@ CASES = [
     ("deepseek-v3", "two-fabrics", ()),
     ("deepseek-v3", "two-fabrics", ("--context", "131072", "--parallel", "32")),
     ("deepseek-v3", "gb200-nvl72", ("--context", "131072", "--parallel", "16")),
+    ("bge-m3", "single-gpu", ()),
+    ("llama-3-8b", "a100-mig", ("--precision", "fp8")),
     ("qwen2.5-0.5b-q4_k_m.gguf", "single-gpu", ()),
     ("gemma-3-270m-q4_k_m.gguf", "mixed", ()),
 ]

@@ -7,9 +7,10 @@ import time
 import msgspec
 import pytest
 
-from libs.fit import Facts, Host, Load, Unreadable, Way, plan
+from libs.fit import Facts, Host, Load, Unreadable, Way, plan, profile_of
 from libs.fit.hardware import Network
 from libs.fit.memory import GIB
+from libs.fit.quantisation import FP8
 from libs.fit.shapes import width_reason
 from tests.unit.fit.models import card, experts, gemma, host, invented, of, published, qwen
 
@@ -177,14 +178,43 @@ def test_experts_across_cards_are_served_in_parallel() -> None:
 
 def test_cards_too_old_for_a_precision() -> None:
     old = host("a")
-    old = msgspec.structs.replace(old, cards=tuple(msgspec.structs.replace(c, capability=(8, 0)) for c in old.cards))
-    fp8 = invented(10, precision="fp8", bits=8, capability=(8, 9))
+    old = msgspec.structs.replace(old, cards=tuple(msgspec.structs.replace(c, capability=(7, 0)) for c in old.cards))
+    fp8 = invented(10, precision="fp8", bits=8, capability=FP8.capability)
 
     made = plan([fp8], [old], LOAD)
 
     assert made.best is None
-    assert made.ways[0].rejected[0].text == "fp8 needs compute capability 8.9, these cards have 8.0"
+    assert made.ways[0].rejected[0].text == "fp8 needs compute capability 7.5, these cards have 7.0"
     assert best(fp8, [host("silent")]).fits
+
+
+@pytest.mark.parametrize(
+    ("capability", "note"),
+    [
+        ((7, 5), "fp8 weights only: these cards (7.5) compute in 16 bits, others from 8.9 on in it"),
+        ((8, 6), "fp8 weights only: these cards (8.6) compute in 16 bits, others from 8.9 on in it"),
+        ((8, 9), ""),
+        ((9, 0), ""),
+        (None, ""),
+    ],
+)
+def test_cards_that_keep_a_precision_and_do_not_compute_in_it(capability: tuple[int, int] | None, note: str) -> None:
+    one = host("a")
+    cards = tuple(msgspec.structs.replace(card, capability=capability) for card in one.cards)
+    fp8 = invented(10, precision="fp8", bits=8, capability=FP8.capability)
+
+    assert best(fp8, [msgspec.structs.replace(one, cards=cards)]).note == note
+
+
+def test_an_encoder_needs_no_cache_and_has_no_speed() -> None:
+    encoder = published("bge-m3")
+
+    way = best(encoder, [host("a")])
+
+    assert way.need.context == 0
+    assert way.tokens_per_s is None
+    assert way.pace == "an encoder generates nothing"
+    assert profile_of(way, LOAD).engine == "vllm"
 
 
 def precision(name: str, bits: float, gib: float) -> Facts:
