@@ -150,8 +150,8 @@ def registered(machine: Machine) -> MachineRegistered:
         labels=machine.labels,
         gpus=tuple(_gpus(machine)),
         gpus_state="verified" if machine.gpus else "absent",
-        # Where nothing is said of NVLink nothing is known of it, as of a simulated machine.
-        simulated=any(group.nvlink is None for group in machine.gpus),
+        simulated=True,
+        nvlink_stated=all(group.nvlink is not None for group in machine.gpus),
         ports=tuple(
             FabricPort(
                 adapter=adapter,

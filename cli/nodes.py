@@ -169,13 +169,18 @@ async def cap_rack(cluster: Cluster, rack: str, limit: float | None) -> None:
 @click.argument("name")
 @on_cluster
 async def doctor(cluster: Cluster, name: str) -> None:
-    """What is wrong with a node by its own look, the most serious first (on the node itself: llmgw doctor)."""
+    """What is wrong with a node by its own look, the most serious first (on the node itself: llmgw doctor).
+
+    Exits with 1 when something is broken.
+    """
     answer = await cluster.ask(AskDoctor(machine_id=name), DoctorAnswer, timeout_s=LOOK_S)
     lines = []
     for one in answer.findings:
         lines.append(f"{one.severity:<6}  {one.subject}: {one.found}")
         lines += [f"        {what}: {text}" for what, text in (("costs", one.costs), ("fix", one.fix)) if text]
     cluster.out.one(answer, lines)
+    if any(one.severity == "broken" for one in answer.findings):
+        raise click.exceptions.Exit(1)
 
 
 @node.command("fabric")

@@ -169,6 +169,9 @@ class MachineRegistered(Event, frozen=True, kw_only=True, tag="machine.registere
     engines_probed: bool = True
     filesystems: tuple[Filesystem, ...] = ()
     simulated: bool = False
+    nvlink_stated: bool = False
+    """Of a simulated machine: its description says of every card whether NVLink joins it, so that cards without are
+    known to have none."""
     problems: tuple[str, ...] = ()
     """What of it is worse than it should be, as sentences: what it costs and how to mend it."""
     cuda: str | None = None

@@ -120,7 +120,8 @@ def hosts_of(
 
 def _host(machine: MachineRegistered, sample: MachineSample | None, away: str) -> Host:
     used = {one.uuid: one.memory_used_mb or 0 for one in sample.gpus} if sample else {}
-    told = (machine.gpus_state == "verified" and not machine.simulated) or any(gpu.nvlink_peers for gpu in machine.gpus)
+    stated = machine.nvlink_stated or not machine.simulated
+    told = (machine.gpus_state == "verified" and stated) or any(gpu.nvlink_peers for gpu in machine.gpus)
     return Host(
         id=machine.machine_id,
         cores=machine.cpu_count,

@@ -168,7 +168,8 @@ class NodeAgent:
         assert supervisor is not None
         ours = frozenset(pid for life in supervisor.lives.values() if life.usage is not None for pid in life.usage.pids)
         there = tuple(sorted(supervisor.engines))
-        return examine(await asyncio.to_thread(gather, self._hardware.here, self._settings, there, ours))
+        known = {gpu.uuid: gpu for gpu in self._hardware.gpus.gpus}
+        return examine(await asyncio.to_thread(gather, self._hardware.here, self._settings, there, ours, known))
 
     async def _map_fabric(self, question: AskFabricMap) -> FabricMap:
         here = [port.adapter for port in self._hardware.ports if port.link_layer == "InfiniBand"]

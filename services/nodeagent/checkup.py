@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import resource
 from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
+from libs.events.machine import Gpu, GpuWear
 from libs.events.questions import DoctorAnswer
 
 from .adapters import machine
@@ -19,6 +22,7 @@ from .adapters.nvml import NVIDIA, Nvml, cards_on_the_bus
 from .adapters.nvml_cards import PCI
 from .adapters.nvml_samples import Sampler
 from .adapters.surroundings import NotThere, Surroundings, TookTooLong
+from .core.cards import wear_problems
 from .core.checkup import Facts, findings
 from .core.xid import xid_of
 from .settings import NodeAgentSettings
@@ -30,27 +34,40 @@ _BRIDGE = "0x0680"
 
 
 def gather(
-    here: Surroundings, settings: NodeAgentSettings, engines: tuple[str, ...], ours: frozenset[int] = frozenset()
+    here: Surroundings,
+    settings: NodeAgentSettings,
+    engines: tuple[str, ...],
+    ours: frozenset[int] = frozenset(),
+    known: Mapping[str, Gpu] | None = None,
 ) -> Facts:
-    """Look at everything once. Blocks for seconds. ``ours``: processes of our engines."""
+    """Look at everything once. Blocks for seconds. ``ours``: processes of our engines; ``known``: cards by UUID as an
+    agent that watches them has judged them.
+    """
     nvml = Nvml(here, None)
     found = nvml.look()
+    samples = Sampler(nvml, Exporter(None)).samples(ours, {})
+    simulated = settings.simulated
     reader = Ports(here, settings.fabrics)
     free = machine.free_mb((str(_existing(settings.data_dir)),))
     return Facts(
         arch=here.arch(),
-        cpu_count=machine.cpu_count(),
+        cpu_count=simulated.cores if simulated else machine.cpu_count(),
         cpu_flags=machine.cpu_flags(here),
-        memory_total_mb=machine.memory_total_mb(),
+        memory_total_mb=simulated.memory_mb if simulated else machine.memory_total_mb(),
+        simulated=simulated is not None,
         gpus=tuple(
-            msgspec.structs.replace(gpu, adapter_distances=distances(here, gpu.pci_bus_id, gpu.numa_node))
+            _judged(
+                msgspec.structs.replace(gpu, adapter_distances=distances(here, gpu.pci_bus_id, gpu.numa_node)),
+                next((sample.wear for sample in samples if sample.uuid == gpu.uuid), None),
+                (known or {}).get(gpu.uuid),
+            )
             for gpu in found.gpus
         ),
         gpus_state=found.state,
         gpus_reason=found.reason,
         gpus_problems=found.problems,
         driver=found.driver,
-        samples=Sampler(nvml, Exporter(None)).samples(ours, {}),
+        samples=samples,
         switches=_switches(here),
         units={unit: unit_state(here, unit) for unit in _UNITS} if cards_on_the_bus(here) else {},
         imex=imex(here) if any(gpu.nvlink for gpu in found.gpus) else None,
@@ -63,6 +80,14 @@ def gather(
         data_dir=str(settings.data_dir),
         engines=engines,
     )
+
+
+def _judged(gpu: Gpu, wear: GpuWear | None, known: Gpu | None) -> Gpu:
+    """A card with everything that speaks against it: by this look, by its wear, by what its agent saw earlier."""
+    earlier = known.problems if known is not None else ()
+    problems = tuple(dict.fromkeys((*gpu.problems, *wear_problems(wear, datetime.now(UTC)), *earlier)))
+    gpu_class = known.gpu_class if known is not None else gpu.gpu_class
+    return msgspec.structs.replace(gpu, problems=problems, gpu_class=gpu_class)
 
 
 def examine(facts: Facts) -> DoctorAnswer:

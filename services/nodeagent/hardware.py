@@ -311,6 +311,7 @@ class Hardware:
             engines=engines,
             filesystems=self.filesystems,
             simulated=self.simulated,
+            nvlink_stated=self._simulated is not None and all(one.nvlink is not None for one in self._simulated.gpus),
             problems=self._problems(gpus),
         )
 

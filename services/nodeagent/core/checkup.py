@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 
 from libs.events.machine import FabricPort, Gpu, GpuSample, Imex, PortSample
 from libs.events.questions import Finding
+from libs.fit.health import Verdict, usable, verdict
 
 from . import hardware
 from .cards import SERIOUS_XIDS, label, xid_text
@@ -26,6 +28,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     cpu_count: int
     cpu_flags: tuple[str, ...]
     memory_total_mb: int
+    simulated: bool = False
+    """Its hardware is invented: the simulated engine is what runs there."""
     gpus: tuple[Gpu, ...] = ()
     gpus_state: str = "absent"
     gpus_reason: str = ""
@@ -48,6 +52,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     disk_free_mb: int | None = None
     data_dir: str = ""
     engines: tuple[str, ...] = ()
+
+
+_MEANS: dict[Verdict, tuple[Literal["broken", "costly", "note"], str]] = {
+    "out": ("broken", "it is left out of placement, and what runs there is moved"),
+    "suspect": ("broken", "nothing new is placed there"),
+    "slow": ("costly", "it is given work last"),
+    "note": ("note", "nothing by itself"),
+}
+"""What follows for a card from the verdict on a sentence about it."""
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
@@ -82,13 +95,8 @@ def _gpus(facts: Facts) -> Iterator[Finding]:
         )
     for gpu in facts.gpus:
         for problem in gpu.problems:
-            yield Finding(
-                severity="broken",
-                subject=label(gpu),
-                found=problem,
-                costs="it is left out of placement",
-                fix=_gpu_fix(problem),
-            )
+            severity, costs = _MEANS[verdict(problem)]
+            yield Finding(severity=severity, subject=label(gpu), found=problem, costs=costs, fix=_gpu_fix(problem))
         if gpu.ecc_enabled is False:
             yield Finding(
                 severity="note",
@@ -106,10 +114,11 @@ def _gpus(facts: Facts) -> Iterator[Finding]:
             costs="engines on that card die with it",
             fix="if it comes again, drain the machine and have the card looked at",
         )
-    sound = [gpu for gpu in facts.gpus if not gpu.problems]
+    sound = [gpu for gpu in facts.gpus if usable(gpu)]
     if sound and facts.gpus_state == "verified":
         classes = sorted({gpu.gpu_class for gpu in sound})
-        text = f"{len(sound)} can be used ({', '.join(classes)}), driver {facts.driver}"
+        of = f"{len(sound)} of {len(facts.gpus)}" if len(sound) < len(facts.gpus) else str(len(sound))
+        text = f"{of} can be used ({', '.join(classes)}), driver {facts.driver}"
         yield Finding(severity="fine", subject="GPUs", found=text)
     if facts.gpus_state == "absent":
         yield Finding(severity="fine", subject="GPUs", found=f"there are none: {facts.gpus_reason}")
@@ -370,7 +379,7 @@ def _machine(facts: Facts) -> Iterator[Finding]:
             costs="models whose weights do not fit cannot be placed here",
             fix="remove weights nobody runs (llmgw library remove), or set data_dir to a larger disk",
         )
-    real = [engine for engine in facts.engines if engine != "sim"]
+    real = [engine for engine in facts.engines if engine != "sim" or facts.simulated]
     if not real:
         yield Finding(
             severity="broken",

@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+
 from libs.bus import Bus
 from libs.events.machine import MachineRegistered
 from libs.events.questions import AskDoctor, DoctorAnswer
 from libs.testing.nats import NatsServer
+from services.nodeagent.simulation.settings import SimulatedGpus, SimulatedMachine
 
 from .box import Box
 
@@ -59,8 +62,28 @@ async def test_a_machine_is_examined_from_the_command_line(box: Box, nats_server
         return ran.returncode, out.decode(), complaint.decode()
 
     code, out, _ = await llmgw("node", "doctor", "box")
-    assert code == 0
+    assert code == 1, "it has no engine for real models"
+    assert "there is no engine on this machine" in out
     assert "machine: " in out
     code, _, complaint = await llmgw("node", "fabric", "box", "mlx5_9")
     assert code == 1
     assert "no InfiniBand adapter of this machine" in complaint
+
+
+async def test_a_simulated_machine_is_judged_with_what_its_agent_knows_of_its_cards(box: Box, bus: Bus) -> None:
+    sick = ("it has fallen off the bus (XID 79): restart the machine",)
+    cards = SimulatedGpus(gpu_class="h100-80g", memory_mb=81559, count=4)
+    bad = SimulatedGpus(gpu_class="h100-80g", memory_mb=81559, count=2, problems=sick)
+    box.settings = msgspec.structs.replace(
+        box.settings, simulated=SimulatedMachine(cores=64, memory_mb=262144, gpus=(bad, cards))
+    )
+    box.start_agent()
+    await box.next(MachineRegistered)
+
+    answer = await bus.ask(AskDoctor(machine_id="box"), DoctorAnswer, timeout_s=20)
+
+    broken = [(one.subject, one.found) for one in answer.findings if one.severity == "broken"]
+    assert [found for _, found in broken] == [sick[0], sick[0]]
+    assert any(one.found.startswith("4 of 6 can be used (h100-80g)") for one in answer.findings)
+    assert any(one.found == "there are sim" for one in answer.findings)
+    assert any(one.found.startswith("64 CPUs, 256 GB of memory") for one in answer.findings)

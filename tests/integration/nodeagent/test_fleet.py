@@ -20,6 +20,7 @@ from libs.events.machine import Gpu, GpuSample, MachineErrandEnded, MachineRegis
 from libs.events.node import Errand
 from libs.events.questions import AskDoctor, AskFabricMap, DoctorAnswer, FabricMap
 from libs.events.views import Desired, ErrandWanted
+from libs.fit import hosts_of
 from libs.testing.nats import NatsServer
 from libs.testing.waiting import eventually
 from services.nodeagent import fleet, hardware
@@ -282,6 +283,8 @@ def test_an_agent_understands_every_example_as_the_command_line_does(file: Path,
         reported = hardware.Hardware(settings, "1").registered("", ())
         expected = fleets.registered(described[machine.id])
         assert [gpu.gpu_class for gpu in reported.gpus] == [gpu.gpu_class for gpu in expected.gpus]
+        assert (reported.simulated, reported.nvlink_stated) == (expected.simulated, expected.nvlink_stated)
+        assert [host.nvlink for host in hosts_of([reported])] == [host.nvlink for host in hosts_of([expected])]
         assert [gpu.nvlink_domain for gpu in reported.gpus] == [gpu.nvlink_domain for gpu in expected.gpus]
         assert [bool(gpu.problems) for gpu in reported.gpus] == [bool(gpu.problems) for gpu in expected.gpus]
         assert {(p.adapter, p.fabric, p.network) for p in reported.ports} == {
