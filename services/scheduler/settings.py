@@ -18,10 +18,10 @@ class SchedulerSettings(CommonSettings, frozen=True, kw_only=True, forbid_unknow
         ),
     ] = None
     starts_at_once: Annotated[
-        int | None,
+        int,
         Meta(
-            ge=1,
-            description="Replicas that may be starting at any moment; none: a quarter of the machines, 32 at least. "
+            ge=0,
+            description="Replicas that may be starting at any moment; 0: a quarter of the machines, 32 at least. "
             "Fewer where machines, mirrors or the network are weak.",
         ),
-    ] = None
+    ] = 0

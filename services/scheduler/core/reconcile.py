@@ -56,8 +56,8 @@ class Reconciler:
     (But for one thing: why nothing fits is told anew when room was gained, not when yet more of it went.)
     """
 
-    def __init__(self, starts_at_once: int | None = None) -> None:
-        """``starts_at_once``: replicas that may be starting at any moment; None: as many as suit the fleet."""
+    def __init__(self, starts_at_once: int = 0) -> None:
+        """``starts_at_once``: replicas that may be starting at any moment; 0: as many as suit the fleet."""
         self._starts_at_once = starts_at_once
         self._settled: dict[str, _Settled] = {}
         self._tables = Tables()

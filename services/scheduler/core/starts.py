@@ -21,7 +21,7 @@ COUNTS_FOR = timedelta(minutes=5)
 class Starts:
     """Those under way, and those a round of decisions has added."""
 
-    def __init__(self, state: State, now: datetime, at_once: int | None) -> None:
+    def __init__(self, state: State, now: datetime, at_once: int) -> None:
         self._machines = state.facts.machines
         self._most = at_once or max(AT_ONCE_LEAST, int(AT_ONCE_SHARE * len(self._machines)))
         self._count = 0

@@ -47,7 +47,9 @@ async def scheduler(
 class SchedulerProcess:
     """A scheduler as `llmgw run scheduler`, to be killed."""
 
-    def __init__(self, server: NatsServer, directory: Path, instance: str, program: Sequence[str] = COMMAND) -> None:
+    def __init__(
+        self, server: NatsServer, directory: Path, instance: str, program: Sequence[str] = COMMAND, **settings: object
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._out = (directory / f"{instance}.log").open("ab")
         self._process = subprocess.Popen(
@@ -57,7 +59,8 @@ class SchedulerProcess:
                 "LLMGW_SCHEDULER_NATS_URL": server.url,
                 "LLMGW_SCHEDULER_DATA_DIR": str(directory),
                 "LLMGW_SCHEDULER_INSTANCE": instance,
-            },
+            }
+            | {f"LLMGW_SCHEDULER_{name.upper()}": str(value) for name, value in settings.items()},
             stdout=self._out,
             stderr=subprocess.STDOUT,
         )

@@ -51,6 +51,7 @@ LENGTHS: dict[str, object] = {
     "services.scheduler.core.demand.HEARD_ALL_MS": 1000,
     "services.scheduler.core.hearing.LOST_AFTER_MS": 2300,
     "services.scheduler.core.nodes.LOST_AFTER_MS": 2300,
+    "services.scheduler.core.silence.QUIET_AFTER_MS": 1500,
     "services.scheduler.core.lifecycle.BACK_OFF": timedelta(seconds=0.05),
 }
 WAIT_S = 30.0

@@ -25,6 +25,10 @@ class FleetProcess:
         )
         self._settings = settings
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def kill(self) -> None:
         """Its agents say nothing any more. What they ran runs on."""
         self._process.kill()

@@ -188,7 +188,7 @@ class World:
         self.log: list[tuple[int, Event]] = []
         self.causes: list[str] = []
         self.machines: dict[str, FakeMachine] = {}
-        self.starts_at_once: int | None = None
+        self.starts_at_once = 0
         self.reconciler = self.leader()
         self.deaf = False
         self.listening_since = self.now
