@@ -43,8 +43,6 @@ REMEMBER = timedelta(hours=2)
 """A command may be redelivered while it is in its stream (one hour); the server's own memory is two minutes."""
 SNAPSHOT_EVERY = 5000
 """Events after which the state is kept on disk: a start then reads little more than so many."""
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
 MOST_ROUNDS = 200
 """Rounds of reacting to one's own decisions after which they are taken not to settle."""
 
@@ -121,8 +119,7 @@ class Authority(Generic[S]):
         self.state: S = initial
         self.leading = False
         self.term = 0
-        """When it was last elected, in microseconds since 1970: later than every election before, so that what was
-        written under a higher term is newer, though the log went back meanwhile and numbers its events again."""
+        """Of the election it last led from; see ``Elected.term``."""
 
     @property
     def position(self) -> int:
@@ -323,7 +320,7 @@ class Authority(Generic[S]):
         worker: Worker | None = None
         try:
             await self._follower.reached(sequence)
-            self.term = (event.at - EPOCH) // MICROSECOND
+            self.term = event.term
             self.leading = True
             log.info("%s %s leads from sequence %d on", self._service, self.instance, sequence)
             await self._refresh()
@@ -341,7 +338,7 @@ class Authority(Generic[S]):
         last = await self._bus.transport.last("EVENTS", elected_subject(self._service))
         if last is None:
             return datetime.now(UTC)
-        return max(datetime.now(UTC), decode_as(ELECTIONS[self._service], last.payload).at + MICROSECOND)
+        return max(datetime.now(UTC), decode_as(ELECTIONS[self._service], last.payload).at + timedelta(microseconds=1))
 
     async def _renew(self) -> None:
         while True:

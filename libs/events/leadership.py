@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from .contract import Event, Telemetry, registered
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Elected(Event, frozen=True, kw_only=True, tag="service.elected.v0"):
@@ -11,6 +15,12 @@ class Elected(Event, frozen=True, kw_only=True, tag="service.elected.v0"):
     ids = ("seat",)
     instance: str
     seat: str = "main"
+
+    @property
+    def term(self) -> int:
+        """When it was, in microseconds since 1970. Elections are dated later than those before them, so that what was
+        written under a higher term is newer, though the log went back meanwhile and numbers its events again."""
+        return (self.at - _EPOCH) // timedelta(microseconds=1)
 
 
 @registered

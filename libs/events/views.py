@@ -131,8 +131,11 @@ class Desired(Value, frozen=True, kw_only=True):
     """Bucket ``desired``, key: machine id. Written by the scheduler: the whole of what should run there."""
 
     machine_id: str
+    term: int = 0
+    """Of the scheduler that wrote it; see ``Elected.term``."""
     generation: int
-    """Sequence in EVENTS this was derived from; an older one never replaces a newer one."""
+    """Sequence in EVENTS this was derived from. An older one of a term never replaces a newer one, nor one of an older
+    term one of a newer."""
     shards: tuple[ShardWanted, ...] = ()
     errands: tuple[ErrandWanted, ...] = ()
     """In the order in which they were given."""

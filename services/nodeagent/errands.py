@@ -157,7 +157,7 @@ class Errands:
             self._begun(record)
         while life is not None and not life.ended:
             life.renew(record.number)
-            if life.record.renewed >= record.number and life.ready:
+            if life.record.renewed == record.number and life.ready:
                 return "done", f"its engine is process {life.record.process.pid if life.record.process else 0} now"
             await asyncio.sleep(_LOOK_S)
             life = lives.get(shard_id)

@@ -112,7 +112,7 @@ class ShardLife(ShardState):
 
     def renew(self, number: int) -> None:
         """Start the engine anew, once for each errand: a serving one when it has no request, or half a minute on."""
-        if number > self.record.renewal and self.record.phase not in (*ENDED, "stopping"):
+        if number != self.record.renewal and self.record.phase not in (*ENDED, "stopping"):
             self._write(renewal=number)
             if self.record.phase != "ready":
                 self._renew()
@@ -318,7 +318,7 @@ class ShardLife(ShardState):
                     raise Failure("ready", sentence)
                 if self._draining and vigil.idle_s() >= _DRAINED_AFTER_S:
                     return self.stop("drained: no request is left")
-                if self.record.renewal > self.record.renewed:
+                if self.record.renewal != self.record.renewed:
                     renewing_at = renewing_at or time.monotonic() + _RENEWED_AFTER_S
                     if vigil.idle_s() >= _DRAINED_AFTER_S or time.monotonic() >= renewing_at:
                         return self._renew()

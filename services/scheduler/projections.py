@@ -143,14 +143,20 @@ class Projection:
         for gone in shards.keys() - {shard.shard_id for shard in wanted}:
             self._sealer.forget(gone)
         # What stands there was sealed to the machine's present key if it was written after the machine said it.
-        fresh = last is not None and last.generation >= machine.registered
+        fresh = last is not None and machine.registered <= last.generation <= state.position
         said = tuple(
             shards[shard.shard_id]
             if fresh and shard.shard_id in shards and self._same(shards[shard.shard_id], shard)
             else self._sealer.sealed(machine, shard)
             for shard in wanted
         )
-        return Desired(machine_id=machine_id, generation=state.position, shards=said, errands=open_errands(machine))
+        return Desired(
+            machine_id=machine_id,
+            term=state.term,
+            generation=state.position,
+            shards=said,
+            errands=open_errands(machine),
+        )
 
     def _same(self, written: ShardWanted, wanted: ShardWanted) -> bool:
         sealed = written.sealed_key is not None

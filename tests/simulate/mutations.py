@@ -110,7 +110,11 @@ def _half_a_gang_runs_on() -> list[Patch]:
 
 def _ids_twice() -> list[Patch]:
     name = look.replica_name
-    return [(look, "replica_name", lambda model, already: name(msgspec.structs.replace(model, placings=0), already))]
+
+    def same(model: Any, term: int, already: int) -> str:
+        return name(msgspec.structs.replace(model, placings=0), term, already)
+
+    return [(look, "replica_name", same)]
 
 
 def _never_parks() -> list[Patch]:

@@ -29,8 +29,10 @@ class ErrandRecord(msgspec.Struct, frozen=True, kw_only=True):
 def due(records: Mapping[int, ErrandRecord], wanted: Iterable[ErrandWanted]) -> tuple[list[ErrandRecord], set[int]]:
     """What is to be done or told, in its order; and the numbers that may be forgotten: the log has their end."""
     standing = {one.number: one.errand for one in wanted}
-    open_ones = [records.get(number) or ErrandRecord(number=number, errand=standing[number]) for number in standing]
-    return [one for one in sorted(open_ones, key=lambda one: one.number) if not one.told], records.keys() - standing
+    # Another errand of a number: the log went back, and gave that number again.
+    known = {number: one for number, one in records.items() if standing.get(number) == one.errand}
+    open_ones = [known.get(number) or ErrandRecord(number=number, errand=errand) for number, errand in standing.items()]
+    return [one for one in sorted(open_ones, key=lambda one: one.number) if not one.told], records.keys() - known.keys()
 
 
 def encode(records: Mapping[int, ErrandRecord]) -> bytes:

@@ -31,8 +31,8 @@ Action = Start | Stop | Forget
 
 
 def newer(held: Desired | None, received: Desired) -> bool:
-    """Whether ``received`` may replace what is held. Equal generations are the same state, said again."""
-    return held is None or received.generation > held.generation
+    """Whether ``received`` may replace what is held. Equal generations of a term are the same state, said again."""
+    return held is None or (received.term, received.generation) > (held.term, held.generation)
 
 
 def reconcile(desired: Desired | None, records: Mapping[str, ShardRecord]) -> list[Action]:

@@ -131,5 +131,5 @@ def ended(state: State, event: MachineErrandEnded, position: int) -> None:
     machine = state.facts.machines.get(event.machine_id)
     if machine is None:
         return
-    machine.errands = [one for one in machine.errands if one.number != event.errand]
+    machine.errands = [one for one in machine.errands if (one.number, one.errand.kind) != (event.errand, event.kind)]
     state.stirred[event.machine_id] = position

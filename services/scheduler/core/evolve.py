@@ -120,7 +120,7 @@ def _lent(machine: Machine, event: NodeLent) -> None:
 
 
 def _elected(state: State, event: SchedulerElected, position: int) -> None:
-    state.election = position
+    state.election, state.term = position, event.term
 
 
 # the system

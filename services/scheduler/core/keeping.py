@@ -12,6 +12,7 @@ from .state import Facts, State, Story
 class Kept(msgspec.Struct):
     position: int
     election: int
+    term: int
     facts: Facts
     stories: dict[str, list[tuple[int, msgspec.Raw]]]
     """Model to its last happenings: sequence and event."""
@@ -23,13 +24,13 @@ def keep(state: State) -> Kept:
         name: [(position, msgspec.Raw(encode(event))) for position, event in story.events]
         for name, story in state.stories.items()
     }
-    return Kept(state.position, state.election, state.facts, stories)
+    return Kept(state.position, state.election, state.term, state.facts, stories)
 
 
 def restore(kept: Kept) -> State:
     """A state that folds and is decided on as the one that was kept. Raises UnknownTag, BadPayload."""
     state = State()
-    state.facts, state.position, state.election = kept.facts, kept.position, kept.election
+    state.facts, state.position, state.election, state.term = kept.facts, kept.position, kept.election, kept.term
     for model in kept.facts.models:
         state.of_model[model] = {}
     for replica_id, replica in kept.facts.replicas.items():

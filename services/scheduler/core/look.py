@@ -393,7 +393,7 @@ class Look:
         assert placing.profile is not None
         profile = placing.profile
         already = sum(isinstance(event, ReplicaPlaced) for _, event in self.decisions)
-        replica_id = replica_name(self.model, already)
+        replica_id = replica_name(self.model, self.state.term, already)
         shards = self._shards(replica_id, placing)
         self.round.leaving += [replica for replica, _ in outdated[:1]]
         for shard in shards:

@@ -1,4 +1,4 @@
-"""Names and numbers of new replicas, from what the log says: the same for whoever decides."""
+"""Names and numbers of new replicas, from what the log says."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ LEADER_PORTS = 20_000, 29_000
 """Where ranks of a replica find each other: below the ports systems give to outgoing connections."""
 
 
-def replica_name(model: Model, already: int) -> str:
-    """The id of the next replica, from what the log says of the model: the same for whoever decides."""
-    text = f"{model.name}:{model.born}:{model.placings + already}"
+def replica_name(model: Model, term: int, already: int) -> str:
+    """The id of the next replica, from what the log says of the model and who leads. No other has it, not even one that
+    the log forgot when it was put back from a copy: a machine may still run that."""
+    text = f"{model.name}:{model.born}:{model.placings + already}" + (f":{term}" if term else "")
     return "r-" + base64.b32encode(hashlib.sha256(text.encode()).digest())[:8].decode().lower()
 
 

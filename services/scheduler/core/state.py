@@ -287,6 +287,7 @@ class State:
         "starting",
         "stirred",
         "stories",
+        "term",
     )
 
     def __init__(self) -> None:
@@ -295,6 +296,9 @@ class State:
         """Sequence of the last event folded."""
         self.election = 0
         """Sequence of the scheduler's last election."""
+        self.term = 0
+        """When that was, in microseconds since 1970. It rises though the log should go back and number its events
+        again: what outlives that on machines is told apart by it."""
         self.of_model: dict[str, dict[str, Replica]] = {}
         self.held: dict[str, dict[str, ShardPlacement]] = {}
         """Machine id to what each shard holds there until it is known to be gone."""

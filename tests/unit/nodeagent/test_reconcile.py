@@ -64,6 +64,13 @@ def test_an_older_state_never_replaces_a_newer_one() -> None:
     assert not newer(desired(2), desired(2))
 
 
+def test_a_state_of_a_newer_term_replaces_one_of_a_log_that_is_no_more() -> None:
+    late, early = (msgspec.structs.replace(desired(number), term=term) for number, term in ((900, 1), (40, 2)))
+    assert newer(late, early)
+    assert not newer(early, late)
+    assert newer(desired(900), early)  # an earlier version's scheduler named no term
+
+
 @given(
     wanted=st.sets(st.sampled_from("abcd")),
     held=st.dictionaries(st.sampled_from("abcd"), st.sampled_from(PHASES)),

@@ -150,3 +150,13 @@ def test_an_errand_that_would_fill_what_the_machine_reads_is_refused(world: Worl
     refused = world.refused(asked(kind="change_settings", settings={"labels": "x" * MOST_BYTES}))
     assert f"{MOST_BYTES} at most" in refused["errand"]
     assert open_on(world) == []
+
+
+def test_the_end_of_another_errand_of_its_number_ends_nothing(world: World) -> None:
+    """A machine may tell late what it did for a log that was put back from a copy since."""
+    world.command(asked(kind="restart_agent"))
+    [(number, _)] = open_on(world)
+    ends(world, number, kind="remove_weights")
+    assert open_on(world) == [(number, "restart_agent")]
+    ends(world, number)
+    assert open_on(world) == []
