@@ -16,6 +16,7 @@ from libs.events.commands import (
     DrainNode,
     LendNode,
     ReclaimNode,
+    RetireNode,
     StartSystem,
     StopSystem,
     UncordonNode,
@@ -129,6 +130,16 @@ async def reclaim(cluster: Cluster, name: str) -> None:
     """Take a lent node back."""
     outcome = await cluster.send(ReclaimNode(machine_id=name))
     cluster.out.one(outcome, [outcome.message or f"{name} takes work again"])
+
+
+@node.command("retire")
+@click.argument("name")
+@click.option("--reason", default="", help="Kept in the log.")
+@on_cluster
+async def retire(cluster: Cluster, name: str, reason: str) -> None:
+    """Know a lost node no more. It joins anew when its agent is back."""
+    outcome = await cluster.send(RetireNode(machine_id=name, reason=reason))
+    cluster.out.one(outcome, [outcome.message or f"{name} is known no more"])
 
 
 @click.group()

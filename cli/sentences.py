@@ -88,6 +88,11 @@ def _node_reclaimed(e: node.NodeReclaimed) -> str:
     return f"node {e.machine_id} is ours again and takes work"
 
 
+@_says(node.NodeRetired)
+def _node_retired(e: node.NodeRetired) -> str:
+    return f"node {e.machine_id}, lost since {e.lost_at:%Y-%m-%d %H:%M} UTC, is known no more{_because(e.reason)}"
+
+
 _ERRANDS = {
     "restart_agent": "its agent is to start anew",
     "restart_shard": "the engine of {shard_id} is to start anew",
@@ -335,6 +340,11 @@ def _version_removed(e: library.VersionRemoved) -> str:
 @_says(library.MirrorServing)
 def _mirror_serving(e: library.MirrorServing) -> str:
     return f"mirror {e.mirror_id} serves weights at {e.url}"
+
+
+@_says(library.MirrorRetired)
+def _mirror_retired(e: library.MirrorRetired) -> str:
+    return f"mirror {e.mirror_id}, last heard {e.said_at:%Y-%m-%d %H:%M} UTC, is asked for nothing any more"
 
 
 # tenancy

@@ -143,6 +143,14 @@ class UncordonNode(Command, frozen=True, kw_only=True, tag="cmd.scheduler.uncord
 
 
 @registered
+class RetireNode(Command, frozen=True, kw_only=True, tag="cmd.scheduler.retire_node.v1"):
+    """Know a lost machine no more."""
+
+    machine_id: str
+    reason: str = ""
+
+
+@registered
 class GiveErrand(Command, frozen=True, kw_only=True, tag="cmd.scheduler.give_errand.v1"):
     """Have a machine's agent do something once; the outcome's sequence is what its end is told under."""
 

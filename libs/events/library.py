@@ -74,11 +74,21 @@ class VersionRemoved(Event, frozen=True, kw_only=True, tag="library.version_remo
 
 @registered
 class MirrorServing(Event, frozen=True, kw_only=True, tag="mirror.serving.v1"):
-    """A mirror serves the library at this address. Said again when the address changes."""
+    """A mirror serves the library at this address. Said again when the address changes, and once a day."""
 
     ids = ("mirror_id",)
     mirror_id: str
     url: str
+
+
+@registered
+class MirrorRetired(Event, frozen=True, kw_only=True, tag="mirror.retired.v1"):
+    """A mirror that has not said for a week that it serves is asked for nothing any more, until it says so again."""
+
+    ids = ("mirror_id",)
+    mirror_id: str
+    said_at: datetime
+    """When it last did."""
 
 
 class ImportUnderWay(Value, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from .contract import Event, Value, registered
@@ -80,6 +81,14 @@ class NodeLent(NodeEvent, frozen=True, kw_only=True, tag="node.lent.v1"):
 @registered
 class NodeReclaimed(NodeEvent, frozen=True, kw_only=True, tag="node.reclaimed.v1"):
     """Ours again."""
+
+
+@registered
+class NodeRetired(NodeEvent, frozen=True, kw_only=True, tag="node.retired.v1"):
+    """A lost machine is known no more, nor what ran on it. It joins anew when its agent registers again."""
+
+    lost_at: datetime
+    reason: str = ""
 
 
 @registered

@@ -16,7 +16,7 @@ from libs.runtime.clock import utc_now
 from . import core
 from .adapters.http import FileServer
 from .adapters.store import Store, StoreTaken
-from .core.state import Import, State, decide, entries, evolve
+from .core.state import SAID_EVERY, Import, State, decide, entries, evolve, retirements
 from .imports import Imports
 from .library import Library
 from .settings import MirrorSettings
@@ -24,6 +24,8 @@ from .settings import MirrorSettings
 log = logging.getLogger("llmgw.mirror")
 
 SUBJECTS = ("llmgw.evt.library.>", "llmgw.evt.mirror.>", "llmgw.evt.model.>")
+LOOK_AGAIN_S = 60.0
+"""How often a mirror looks whether the log still has its address."""
 EVERYWHERE = ("", "0.0.0.0", "::")
 
 
@@ -53,7 +55,7 @@ class Mirror:
             initial=State(),
             evolve=self._fold,
             decide=decide,
-            react=lambda state, now: self._imports.due(state),
+            react=lambda state, now: [*self._imports.due(state), *retirements(state, now)],
             on_change=self._publish,
             on_known=self._open,
             owns=("library", "mirror"),
@@ -116,14 +118,16 @@ class Mirror:
         await self._view.become(entries(state), state.election)
 
     async def _say_where(self) -> None:
-        """Put the address on the log, when it is not what the log says already."""
+        """Put the address on the log when it is not what the log says already, and once a day."""
         mirror_id = self._settings.instance
-        known = self._authority.state.mirrors.get(mirror_id)
-        if known is None or known.url != self.url:
-            serving = MirrorServing(at=utc_now(), mirror_id=mirror_id, url=self.url)
-            # Named after what it replaces: said twice it is one event, said again after another it is a new one.
-            await self._bus.append(serving, cause=f"{mirror_id}:serving:{known.position if known else 0}")
-        self._said = True
+        while True:
+            known = self._authority.state.mirrors.get(mirror_id)
+            if known is None or known.url != self.url or utc_now() - known.at >= SAID_EVERY:
+                serving = MirrorServing(at=utc_now(), mirror_id=mirror_id, url=self.url)
+                # Named after what it replaces: said twice it is one event, said again after another it is a new one.
+                await self._bus.append(serving, cause=f"{mirror_id}:serving:{known.position if known else 0}")
+            self._said = True
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     async def _examine(self, question: ExamineMirror) -> Examined:
         return self._authority.examine(question)

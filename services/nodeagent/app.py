@@ -129,7 +129,7 @@ class NodeAgent:
         self._telemetry.start(self._look)
         self._errands = Errands(node, self._supervisor, data_dir, self._changes, self.again.set, self._apply)
         view = self._bus.view("desired", Desired)
-        self._watch = await view.watch(self._errands.on_desired, keys=[settings.machine_id])
+        self._watch = await view.watch(self._on_desired, keys=[settings.machine_id])
         answers: dict[Any, Any] = {
             AskLogs: LogLines(node.files, self._lines).answer,
             AskFabricMap: self._map_fabric,
@@ -202,6 +202,14 @@ class NodeAgent:
         assert self._supervisor is not None
         ours = self._supervisor.pids()
         return {pid: mb for pid, mb in unmarked.items() if pid not in ours}
+
+    async def _on_desired(self, machine_id: str, desired: Desired | None) -> None:
+        assert self._errands is not None
+        await self._errands.on_desired(machine_id, desired)
+        if desired is None:
+            # The machine was retired while it was not heard: it joins anew.
+            self._registered = None
+            self._look()
 
     def _apply(self) -> None:
         """Put changed settings into effect. Engines are not touched."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 from prometheus_client import Counter, Histogram
@@ -44,7 +44,8 @@ REACTING = Histogram(
 class Scheduler:
     def __init__(self, settings: SchedulerSettings, bus: Bus) -> None:
         self._bus = bus
-        self._reconciler = Reconciler(settings.starts_at_once)
+        days = settings.retire_lost_after_days
+        self._reconciler = Reconciler(settings.starts_at_once, timedelta(days=days) if days else None)
         self._listener = Listener(bus, settings.instance)
         self.authority: Authority[State] = Authority(
             bus,

@@ -25,3 +25,11 @@ class SchedulerSettings(CommonSettings, frozen=True, kw_only=True, forbid_unknow
             "Fewer where machines, mirrors or the network are weak.",
         ),
     ] = 0
+    retire_lost_after_days: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Days after which a lost machine is known no more, unless it is lent, drained or cordoned; "
+            "0: it is known until `llmgw node retire`. It joins anew when its agent is back.",
+        ),
+    ] = 30.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -14,6 +14,7 @@ from libs.events.library import (
     ImportEnded,
     ImportStarted,
     LibraryVersion,
+    MirrorRetired,
     MirrorServing,
     VersionAdded,
     VersionRemoved,
@@ -28,10 +29,18 @@ from .source import parse_source
 NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 
 
+SAID_EVERY = timedelta(days=1)
+"""A mirror says again that it serves."""
+RETIRED_AFTER = timedelta(days=7)
+"""One that has not said so for so long is gone."""
+
+
 class Serving(msgspec.Struct, frozen=True):
     url: str
     position: int
     """Sequence of the event that said so."""
+    at: datetime
+    """When it said so last."""
 
 
 class Import(Value, frozen=True, kw_only=True):
@@ -57,6 +66,7 @@ class State(msgspec.Struct, kw_only=True):
     """Model to what it needs of the library: its source and those of its fine-tunings."""
     election: int = 0
     """Sequence of the newest election."""
+    elected_at: datetime | None = None
 
     def files(self) -> dict[str, WeightFile]:
         """Every file of the library by its sum."""
@@ -93,14 +103,16 @@ def evolve(state: State, event: Event, position: int) -> State:
             if gone is not None:
                 state.former |= {file.sha256 for file in gone.files} - state.files().keys()
         case MirrorServing():
-            state.mirrors[event.mirror_id] = Serving(event.url, position)
+            state.mirrors[event.mirror_id] = Serving(event.url, position, event.at)
+        case MirrorRetired():
+            state.mirrors.pop(event.mirror_id, None)
         case ModelDefined() if event.spec.source or event.spec.adapters:
             adapters = (adapter.source for adapter in event.spec.adapters)
             state.sources[event.model] = tuple(filter(None, (event.spec.source, *adapters)))
         case ModelDefined() | ModelRemoved():
             state.sources.pop(event.model, None)
         case MirrorElected():
-            state.election = position
+            state.election, state.elected_at = position, event.at
     return state
 
 
@@ -125,6 +137,18 @@ def decide(state: State, command: Command, command_id: str, now: datetime) -> Ev
             return _remove(state, command, now)
         case _:
             raise Refused.one("", f"the mirror takes no command {type(command).__name__}")
+
+
+def retirements(state: State, now: datetime) -> list[tuple[str, Event]]:
+    """Mirrors that have not said for long that they serve, as (cause, event)."""
+    if state.elected_at is None or now - state.elected_at < SAID_EVERY:
+        # All may have been away together: each has the time to say so.
+        return []
+    return [
+        (f"mirror:retired:{mirror_id}:{one.position}", MirrorRetired(at=now, mirror_id=mirror_id, said_at=one.at))
+        for mirror_id, one in state.mirrors.items()
+        if now - one.at > RETIRED_AFTER
+    ]
 
 
 def _import(state: State, command: ImportVersion, now: datetime) -> Event | None:

@@ -147,7 +147,12 @@ class Listener:
         now = self._monotonic()
         if now - self._own_voice > DEAF_AFTER_S:
             return None
-        return {machine_id: self._heard(machine_id, now) for machine_id in machine_ids}
+        heard = {machine_id: self._heard(machine_id, now) for machine_id in machine_ids}
+        if len(self._known_since) > len(heard):
+            for gone in self._known_since.keys() - heard.keys():
+                del self._known_since[gone]
+                self._voices.pop(gone, None)
+        return heard
 
     def traffic(self) -> Traffic | None:
         """What gateways do; None if nothing can be heard now."""

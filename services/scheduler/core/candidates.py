@@ -116,8 +116,13 @@ class Table:
             stale = None
             self._registered = state.registered
         self._seen = state.stirred.count
-        for machine_id in machines if stale is None else {*stale, *self._changing}:
-            self._set(machine_id, *look(state, machines[machine_id], self._need, room, hearing))
+        if stale is None:
+            stale = {*machines, *self.fits, *self.turned}
+        for machine_id in {*stale, *self._changing}:
+            if machine_id in machines:
+                self._set(machine_id, *look(state, machines[machine_id], self._need, room, hearing))
+            else:
+                self._set(machine_id, None, False)
 
     def again(self, state: State, machine_id: str, room: Room, hearing: Hearing | None) -> Fit | None:
         """Look once more at a machine about to be chosen: what telemetry says may have changed."""
@@ -125,7 +130,8 @@ class Table:
         self._set(machine_id, entry, changing)
         return entry if isinstance(entry, Fit) else None
 
-    def _set(self, machine_id: str, entry: Entry, changing: bool) -> None:
+    def _set(self, machine_id: str, entry: Entry | None, changing: bool) -> None:
+        """None: it is known no more."""
         if self.turned.get(machine_id) == entry:
             return
         self.generation = next(self._generations)
@@ -135,6 +141,8 @@ class Table:
         self._changing.discard(machine_id)
         if isinstance(entry, Fit):
             self.fits[machine_id] = entry
+            return
+        if entry is None:
             return
         self.turned[machine_id] = entry
         for check in entry:

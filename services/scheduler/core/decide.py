@@ -19,6 +19,7 @@ from libs.events.commands import (
     ReclaimNode,
     RemoveModel,
     RestartModel,
+    RetireNode,
     RollBackModel,
     ScaleModel,
     StartModel,
@@ -40,12 +41,13 @@ from libs.events.model import (
     ModelUnparked,
     ModelWoken,
 )
-from libs.events.node import NodeCordoned, NodeDrained, NodeLent, NodeReclaimed, NodeUncordoned
+from libs.events.node import NodeCordoned, NodeDrained, NodeLent, NodeReclaimed, NodeRetired, NodeUncordoned
 from libs.events.refusal import FEW, Refused
 from libs.events.system import RackCapped, SystemStarted, SystemStopped
 
 from . import errands
 from .catalog import fingerprint, problems, scaling_problems
+from .nodes import still_running
 from .state import Machine, Model, State
 
 ASKED_AGAIN = timedelta(minutes=1)
@@ -222,6 +224,21 @@ def _reclaim(state: State, command: ReclaimNode, now: datetime) -> Event | None:
     return NodeReclaimed(at=now, machine_id=command.machine_id)
 
 
+def _retire(state: State, command: RetireNode, now: datetime) -> Event | None:
+    machine = _machine_named(state, command.machine_id)
+    if machine.lost_at is None:
+        raise Refused.one(
+            "machine_id", f"{command.machine_id} is heard: `llmgw node drain` it and stop its agent, then retire it"
+        )
+    if running := still_running(state, command.machine_id):
+        raise Refused.one(
+            "machine_id",
+            f"{', '.join(running[:3])} may still answer, or has parts elsewhere that are being stopped: see that the "
+            "model runs elsewhere, or stop or remove it, then retire the machine",
+        )
+    return NodeRetired(at=now, machine_id=command.machine_id, lost_at=machine.lost_at, reason=command.reason)
+
+
 def _give_errand(state: State, command: GiveErrand, now: datetime) -> Event | None:
     return errands.give(state, _machine_named(state, command.machine_id), command, now)
 
@@ -236,6 +253,7 @@ _COMMANDS: dict[type[Command], Callable[[State, Any, datetime], Event | None]] =
     UncordonNode: _uncordon,
     LendNode: _lend,
     ReclaimNode: _reclaim,
+    RetireNode: _retire,
     GiveErrand: _give_errand,
     StopModel: _stop,
     StartModel: _start,

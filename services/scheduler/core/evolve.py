@@ -7,7 +7,7 @@ from typing import Any
 
 from libs.events import Event
 from libs.events.leadership import SchedulerElected
-from libs.events.library import MirrorServing, VersionAdded, VersionRemoved
+from libs.events.library import MirrorRetired, MirrorServing, VersionAdded, VersionRemoved
 from libs.events.machine import MachineErrandEnded, MachineRegistered
 from libs.events.model import ModelEvent, ModelUnplaced
 from libs.events.node import (
@@ -18,6 +18,7 @@ from libs.events.node import (
     NodeLent,
     NodeLost,
     NodeReclaimed,
+    NodeRetired,
     NodeReturned,
     NodeUncordoned,
 )
@@ -28,6 +29,7 @@ from libs.events.system import PlacingPaused, PlacingResumed, RackCapped, System
 from . import errands
 from .models import FOLDS as MODELS
 from .replicas import FOLDS as REPLICAS
+from .replicas import forget, of_retired
 from .state import Machine, Pause, State
 
 
@@ -119,6 +121,18 @@ def _lent(machine: Machine, event: NodeLent) -> None:
     machine.mode, machine.reason, machine.force = "lent", event.to, False
 
 
+def _retired(state: State, event: NodeRetired, position: int) -> None:
+    if state.facts.machines.pop(event.machine_id, None) is None:
+        return
+    for replica in of_retired(state, event.machine_id):
+        forget(state, replica, position)
+    state.held.pop(event.machine_id, None)
+    state.stirred.drop(event.machine_id)
+    for model in state.facts.models.values():
+        model.failed_on.pop(event.machine_id, None)
+    state.room = state.registered = state.nodes = position
+
+
 def _elected(state: State, event: SchedulerElected, position: int) -> None:
     state.election, state.term = position, event.term
 
@@ -188,11 +202,19 @@ def _version_removed(state: State, event: VersionRemoved, position: int) -> None
         known.remove(event.version)
     if not known:
         state.facts.library.pop(event.name, None)
+    state.forget_version(f"{event.name}@{event.version}")
     _touch_source(state, event.name, position)
 
 
 def _mirror(state: State, event: MirrorServing, position: int) -> None:
+    if state.facts.mirrors.get(event.mirror_id) == event.url:
+        return
     state.facts.mirrors[event.mirror_id] = event.url
+    state.room = state.everywhere = position
+
+
+def _mirror_retired(state: State, event: MirrorRetired, position: int) -> None:
+    state.facts.mirrors.pop(event.mirror_id, None)
     state.room = state.everywhere = position
 
 
@@ -207,6 +229,7 @@ _FOLDS: dict[type[Event], Callable[[State, Any, int], None]] = {
     NodeUncordoned: _node(_uncordoned),
     NodeLent: _node(_lent),
     NodeReclaimed: _node(_uncordoned),
+    NodeRetired: _retired,
     NodeErrandGiven: errands.given,
     MachineErrandEnded: errands.ended,
     SystemStopped: _stopped,
@@ -217,6 +240,7 @@ _FOLDS: dict[type[Event], Callable[[State, Any, int], None]] = {
     VersionAdded: _version_added,
     VersionRemoved: _version_removed,
     MirrorServing: _mirror,
+    MirrorRetired: _mirror_retired,
     **MODELS,
     **REPLICAS,
 }

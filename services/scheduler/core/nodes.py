@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from libs.events import Event
-from libs.events.node import NodeJoined, NodeLost, NodeReturned
+from libs.events.node import NodeJoined, NodeLost, NodeRetired, NodeReturned
 from libs.events.replica import ReplicaStopped
 
 from .errands import begins_anew
 from .hearing import LOST_AFTER_MS, RESTARTS_WITHIN_MS, Heard, Hearing
+from .replicas import of_retired
 from .silence import pause_decision
 from .state import Machine, State
 
@@ -25,7 +26,10 @@ def milliseconds(span: timedelta) -> int:
     return span // timedelta(milliseconds=1)
 
 
-def node_decisions(state: State, hearing: Hearing | None, now: datetime) -> list[Decision]:
+def node_decisions(
+    state: State, hearing: Hearing | None, now: datetime, retire_after: timedelta | None = None
+) -> list[Decision]:
+    """``retire_after``: how long a lost machine is known; None: for ever."""
     found: list[Decision] = []
     pause = pause_decision(state, hearing, now) if hearing is not None else None
     if pause is not None:
@@ -35,7 +39,39 @@ def node_decisions(state: State, hearing: Hearing | None, now: datetime) -> list
             found.append((f"EVENTS:{machine.position}", NodeJoined(at=now, machine_id=machine_id)))
         elif hearing is not None and (heard := hearing.get(machine_id)) is not None:
             found.extend(_heard(state, machine_id, machine, heard, now))
+            found.extend(_retired(state, machine_id, machine, heard, now, retire_after))
     return found
+
+
+def _retired(
+    state: State, machine_id: str, machine: Machine, heard: Heard, now: datetime, retire_after: timedelta | None
+) -> Iterator[Decision]:
+    """One that somebody lent, drained or cordoned is silent for a reason: it is left to them."""
+    if retire_after is None or machine.lost_at is None or machine.mode != "open" or heard.present:
+        return
+    if now - machine.lost_at < retire_after or still_running(state, machine_id):
+        return
+    reason = f"lost for more than {retire_after.days} days"
+    yield (
+        f"node.{machine_id}:retired:{machine.position}",
+        NodeRetired(at=now, machine_id=machine_id, lost_at=machine.lost_at, reason=reason),
+    )
+
+
+def still_running(state: State, machine_id: str) -> list[str]:
+    """Replicas with a part on a machine that gateways may still get answers of, or that have a part elsewhere which has
+    not ended."""
+    return [
+        replica.replica_id
+        for replica in of_retired(state, machine_id)
+        if replica.phase in ("placed", "ready")
+        or (replica.ready_at is not None and replica.whole and not _served_elsewhere(state, replica.model))
+        or any(not s.ended and s.placement.machine_id != machine_id for s in replica.shards.values())
+    ]
+
+
+def _served_elsewhere(state: State, model: str) -> bool:
+    return state.facts.models[model].removed or any(r.phase == "ready" for r in state.replicas_of(model))
 
 
 def _heard(state: State, machine_id: str, machine: Machine, heard: Heard, now: datetime) -> Iterator[Decision]:

@@ -56,8 +56,10 @@ class Reconciler:
     (But for one thing: why nothing fits is told anew when room was gained, not when yet more of it went.)
     """
 
-    def __init__(self, starts_at_once: int = 0) -> None:
-        """``starts_at_once``: replicas that may be starting at any moment; 0: as many as suit the fleet."""
+    def __init__(self, starts_at_once: int = 0, retire_after: timedelta | None = None) -> None:
+        """``starts_at_once``: replicas that may be starting at any moment; 0: as many as suit the fleet.
+        ``retire_after``: how long a lost machine is known; None: for ever."""
+        self._retire_after = retire_after
         self._starts_at_once = starts_at_once
         self._settled: dict[str, _Settled] = {}
         self._tables = Tables()
@@ -107,6 +109,6 @@ class Reconciler:
         known = self._heard
         if known is not None and known[0] is hearing and known[1] == state.nodes and now - known[2] < LISTEN_AGAIN:
             return []
-        decisions = node_decisions(state, hearing, now)
+        decisions = node_decisions(state, hearing, now, self._retire_after)
         self._heard = None if decisions else (hearing, state.nodes, now)
         return decisions

@@ -150,7 +150,7 @@ def _recovered(state: State, model: Model, replica: Replica, event: ReplicaRecov
 
 
 def _replica_stopped(state: State, event: ReplicaStopped, position: int) -> None:
-    replica = state.forget(event.replica_id)
+    replica = state.facts.replicas.get(event.replica_id)
     state.room = position
     if replica is None:
         for machine in state.facts.machines.values():
@@ -158,13 +158,27 @@ def _replica_stopped(state: State, event: ReplicaStopped, position: int) -> None
                 del machine.orphans[shard_id]
                 state.stirred[machine.facts.machine_id] = position
         return
+    forget(state, replica, position)
+
+
+def forget(state: State, replica: Replica, position: int) -> None:
+    """Nothing of it is left anywhere."""
+    state.forget(replica.replica_id)
     for shard_id, shard in replica.shards.items():
         state.held.get(shard.placement.machine_id, {}).pop(shard_id, None)
-        state.stirred[shard.placement.machine_id] = position
+        if shard.placement.machine_id in state.facts.machines:
+            state.stirred[shard.placement.machine_id] = position
     model = state.facts.models[replica.model]
     model.touched = position
-    state.of_model[replica.model].pop(event.replica_id, None)
+    state.of_model[replica.model].pop(replica.replica_id, None)
     state.forget_if_over(model)
+    for version in (replica.weights, *replica.adapters.values()):
+        state.forget_version(version)
+
+
+def of_retired(state: State, machine_id: str) -> list[Replica]:
+    """Replicas with a part on a machine."""
+    return [replica for replica in state.facts.replicas.values() if machine_id in replica.machines]
 
 
 # shards

@@ -52,6 +52,8 @@ class Room:
             self._free.pop(machine_id, None)
             self.state.stirred.stir(machine_id)
         self._given, self._models, self._watts = {}, {}, None
+        if len(self._free) > len(self.state.facts.machines):
+            self._free = {name: free for name, free in self._free.items() if name in self.state.facts.machines}
 
     def supposing(self, gone: Iterable[str]) -> Room:
         """The room there would be if these shards were gone too."""

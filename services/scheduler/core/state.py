@@ -215,7 +215,7 @@ class Facts(msgspec.Struct, omit_defaults=True):
     replicas: dict[str, Replica] = {}
     machines: dict[str, Machine] = {}
     versions: dict[str, LibraryVersion] = {}
-    """By ``NAME@VERSION``; a removed one stays, as a replica may still run from it."""
+    """By ``NAME@VERSION``; a removed one stays for as long as a replica runs from it."""
     library: dict[str, list[str]] = {}
     """Name to the versions that can be had, the newest last."""
     mirrors: dict[str, str] = {}
@@ -251,6 +251,11 @@ class Stirred(dict[str, int]):
 
     def __setitem__(self, machine_id: str, position: int) -> None:
         super().__setitem__(machine_id, position)
+        self.stir(machine_id)
+
+    def drop(self, machine_id: str) -> None:
+        """It is known no more."""
+        self.pop(machine_id, None)
         self.stir(machine_id)
 
     def stir(self, machine_id: str) -> None:
@@ -346,6 +351,17 @@ class State:
         self.leaving.pop(replica_id, None)
         self.starting.pop(replica_id, None)
         return self.facts.replicas.pop(replica_id, None)
+
+    def forget_version(self, version: str) -> None:
+        """What is known of ``NAME@VERSION`` that was removed, once nothing runs from it."""
+        if version not in self.facts.versions:
+            return
+        name, _, number = version.partition("@")
+        if number in self.facts.library.get(name, ()):
+            return
+        replicas = self.facts.replicas.values()
+        if not any(version == one.weights or version in one.adapters.values() for one in replicas):
+            del self.facts.versions[version]
 
     def replicas_of(self, model: str) -> list[Replica]:
         """Oldest first."""

@@ -78,6 +78,10 @@ class Box:
         wanted = Desired(machine_id="box", generation=self.generation, shards=shards, errands=errands)
         await self.bus.view("desired", Desired).put("box", wanted)
 
+    async def retire(self) -> None:
+        """The scheduler knows the machine no more: nothing stands there for it."""
+        await self.bus.view("desired", Desired).delete("box")
+
     def start_agent(self, prelude: str = "") -> subprocess.Popen[bytes]:
         """The agent in a process of its own. ``prelude`` runs in it first and may call ``die()`` somewhere."""
         text = msgspec.json.encode(self.settings, enc_hook=str).decode()

@@ -45,6 +45,18 @@ async def test_a_machine_says_what_it_is(box: Box) -> None:
     assert (machine.gpus_state == "absent") == bool(machine.gpus_reason)
 
 
+async def test_a_machine_that_was_retired_says_again_what_it_is_and_joins_anew(box: Box) -> None:
+    box.start_agent()
+    await box.next(MachineRegistered)
+    await box.want(shard())
+    ready = await box.next(ShardReady)
+    await box.retire()
+    await box.next(MachineRegistered, 2)
+    assert alive(ready.pid), "nothing was said about what runs there"
+    await box.want()
+    await box.next(ShardStopped)
+
+
 async def test_a_shard_is_started_measured_and_stopped(box: Box) -> None:
     box.start_agent()
     machine = await box.next(MachineRegistered)

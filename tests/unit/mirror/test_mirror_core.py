@@ -7,14 +7,16 @@ import json
 import pickle
 import tarfile
 import zipfile
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from libs.events import Event
 from libs.events.commands import CancelImport, ImportVersion, RemoveVersion, RestartModel
+from libs.events.leadership import MirrorElected
 from libs.events.library import (
     ImportEnded,
     ImportStarted,
@@ -37,7 +39,7 @@ from services.mirror.core.source import (
     parse_source,
     path_problem,
 )
-from services.mirror.core.state import State, decide, entries, evolve
+from services.mirror.core.state import State, decide, entries, evolve, retirements
 from services.mirror.core.unsafe import HEAD_BYTES, unsafe_content, unsafe_name
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
@@ -285,6 +287,38 @@ def test_an_import_goes_on_until_the_log_says_how_it_ended() -> None:
     assert evolve(state, added, 4).imports == {}
     with pytest.raises(Refused, match="no import of 'n' is under way"):
         decide(state, CancelImport(name="n"), "c", NOW)
+
+
+def test_a_mirror_that_says_nothing_for_a_week_is_retired_and_the_rest_stay() -> None:
+    """Ten years in which one mirror says every day that it serves and others come and go."""
+    state = State()
+    position = 0
+
+    def say(event: Event) -> None:
+        nonlocal state, position
+        position += 1
+        state = evolve(state, event, position)
+
+    now = NOW
+    say(MirrorElected(at=now, instance="steady"))
+    assert retirements(state, now) == []
+    sizes = []
+    for day in range(3650):
+        now = NOW + timedelta(days=day)
+        say(MirrorServing(at=now, mirror_id="steady", url="http://a"))
+        if day % 30 == 0:
+            say(MirrorServing(at=now, mirror_id=f"m-{day}", url="http://b"))
+        for cause, event in retirements(state, now):
+            assert cause.startswith("mirror:retired:m-")
+            say(event)
+        sizes.append(len(state.mirrors))
+    assert "steady" in state.mirrors
+    assert max(sizes) == 2
+    # After a time in which all were away, each has a day to say that it is there.
+    now += timedelta(days=60)
+    say(MirrorElected(at=now, instance="steady"))
+    assert retirements(state, now + timedelta(hours=1)) == []
+    assert len(retirements(state, now + timedelta(days=2))) == 1
 
 
 def test_entries_show_every_version_the_newest_and_where_they_are() -> None:

@@ -189,6 +189,7 @@ class World:
         self.causes: list[str] = []
         self.machines: dict[str, FakeMachine] = {}
         self.starts_at_once = 0
+        self.retire_after: timedelta | None = None
         self.reconciler = self.leader()
         self.deaf = False
         self.listening_since = self.now
@@ -207,7 +208,7 @@ class World:
 
     def leader(self) -> Reconciler:
         """One that remembers nothing."""
-        return Reconciler(self.starts_at_once)
+        return Reconciler(self.starts_at_once, self.retire_after)
 
     # the log
 
