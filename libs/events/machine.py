@@ -302,6 +302,9 @@ class MachineSample(Telemetry, frozen=True, kw_only=True, tag="tel.machine.sampl
     load_1m: float | None = None
     memory_used_mb: int | None = None
     disk_free_mb: dict[str, int] = {}
+    """By the path of the filesystem."""
+    weights_free_mb: int | None = None
+    """On the filesystem weights are kept on."""
     gpus: tuple[GpuSample, ...] = ()
     shards: tuple[ShardSample, ...] = ()
     """Every shard of which a process is there."""

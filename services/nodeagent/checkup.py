@@ -7,7 +7,6 @@ import resource
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
 
@@ -48,7 +47,6 @@ def gather(
     samples = Sampler(nvml, Exporter(None)).samples(ours, {})
     simulated = settings.simulated
     reader = Ports(here, settings.fabrics)
-    free = machine.free_mb((str(_existing(settings.data_dir)),))
     return Facts(
         arch=here.arch(),
         cpu_count=simulated.cores if simulated else machine.cpu_count(),
@@ -76,7 +74,7 @@ def gather(
         modules=tuple(name for name in _MODULES if here.target(f"/sys/module/{name}") is not None),
         memlock_bytes=_memlock(),
         xids=_xids(here),
-        disk_free_mb=next(iter(free.values()), None),
+        disk_free_mb=machine.free_for_weights_mb(settings.data_dir),
         data_dir=str(settings.data_dir),
         engines=engines,
     )
@@ -92,11 +90,6 @@ def _judged(gpu: Gpu, wear: GpuWear | None, known: Gpu | None) -> Gpu:
 
 def examine(facts: Facts) -> DoctorAnswer:
     return DoctorAnswer(findings=findings(facts))
-
-
-def _existing(path: Path) -> Path:
-    """The path, or the nearest folder above it that is there."""
-    return next((one for one in (path, *path.absolute().parents) if one.is_dir()), Path("/"))
 
 
 def _switches(here: Surroundings) -> int:

@@ -159,6 +159,8 @@ class Fetching:
         self._under_way[name] = (weights, others + 1)
         try:
             await self._quiet.wait()
+            # All of it at once: a model of many files would fill the disk with those that still fit.
+            self._refuse_beyond_disk(await self._in_thread(self._store.lacking_bytes, files.values()))
             counts = await asyncio.gather(
                 *(self._file(file, self._origins(weights), advanced, pickles_allowed) for file in files.values())
             )
@@ -281,17 +283,21 @@ class Fetching:
             if not origins:
                 raise Rejected(f"{file.path} is not on this machine and no mirror was named to fetch it from")
             held = await self._in_thread(self._store.size_of_part, file.sha256)
-            full = self._store.room_for(file.size_bytes - held)
-            if full is not None:
-                largest = sorted(self.here, key=lambda one: one.size_bytes, reverse=True)[:_NAMED]
-                there = ", ".join(f"{one.weights} ({one.size_bytes // 2**20} MB)" for one in largest)
-                raise Rejected(f"{full}; here are {there}: what nobody uses can be removed" if there else full)
+            self._refuse_beyond_disk(file.size_bytes - held)
             with download.Part(self._store, file, pickles_allowed) as part:
                 return await self._from_any(job, part, origins, progress)
         except download.Cancelled:
             raise asyncio.CancelledError from None
         finally:
             del self._jobs[file.sha256]
+
+    def _refuse_beyond_disk(self, more_bytes: int) -> None:
+        """Raises Rejected, with what takes the room."""
+        full = self._store.room_for(more_bytes) if more_bytes else None
+        if full is not None:
+            largest = sorted(self.here, key=lambda one: one.size_bytes, reverse=True)[:_NAMED]
+            there = ", ".join(f"{one.weights} ({one.size_bytes // 2**20} MB)" for one in largest)
+            raise Rejected(f"{full}; here are {there}: what nobody uses can be removed" if there else full)
 
     async def _from_any(
         self, job: _Job, part: download.Part, origins: tuple[Origin, ...], progress: Callable[[int], None]

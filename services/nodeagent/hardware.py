@@ -75,7 +75,7 @@ class Hardware:
         self._filesystems: Background[tuple[Filesystem, ...]] = clock(
             "the filesystems", lambda: machine.filesystems(settings.data_dir), _LOOK_S * (60 if self._simulated else 1)
         )
-        self._disks: Background[dict[str, int]] = clock(
+        self._disks: Background[tuple[dict[str, int], int | None]] = clock(
             "free disk space", self._look_at_disks, _DISKS_S * (6 if self._simulated else 1)
         )
         self._gpu_samples: Background[tuple[GpuSample, ...]] = clock(
@@ -189,7 +189,13 @@ class Hardware:
 
     def disk_free_mb(self) -> dict[str, int]:
         """Free space by filesystem, as far as it was read within the last minute."""
-        return self._disks.latest(_STALE_S) or {}
+        found = self._disks.latest(_STALE_S)
+        return found[0] if found is not None else {}
+
+    def weights_free_mb(self) -> int | None:
+        """Free space where weights are kept, likewise."""
+        found = self._disks.latest(_STALE_S)
+        return found[1] if found is not None else None
 
     def gpu_samples(self, ours: frozenset[int]) -> tuple[GpuSample, ...]:
         """How the GPUs are doing, as far as they said within the last minute; ``ours``: our engines' processes."""
@@ -250,9 +256,12 @@ class Hardware:
                 self._xids[xid.bus] = Xids(count + 1, xid.number, xid.text, datetime.now(UTC))
         return self._sampler.samples(self._ours, self._xids)
 
-    def _look_at_disks(self) -> dict[str, int]:
+    def _look_at_disks(self) -> tuple[dict[str, int], int | None]:
         self._filesystems.first(_FIRST_LOOK_S)
-        return machine.free_mb(tuple(one.path for one in self.filesystems))
+        return (
+            machine.free_mb(tuple(one.path for one in self.filesystems)),
+            machine.free_for_weights_mb(self._settings.data_dir),
+        )
 
     def available_mb(self, reserved_mb: int) -> int:
         """Memory that could be taken now; an invented machine's is what others have not reserved."""

@@ -72,6 +72,7 @@ class Telemetry:
             at=datetime.now(UTC),
             machine_id=self._machine_id,
             disk_free_mb=hardware.disk_free_mb(),
+            weights_free_mb=hardware.weights_free_mb(),
             gpus=hardware.gpu_samples(ours),
             gpus_reason=hardware.gpus_reason(),
             ports=hardware.port_samples(),

@@ -151,7 +151,7 @@ def hearing_of(samples: Iterable[MachineSample], now: datetime) -> Hearing:
             silent_ms=min(silent_ms, LOST_AFTER_MS - 1),
             sampled=silent_ms < LOST_AFTER_MS,
             shards=frozenset(shard.shard_id for shard in sample.shards),
-            disk_free_mb=max(sample.disk_free_mb.values(), default=None),
+            disk_free_mb=sample.weights_free_mb,
             foreign_mb={gpu.uuid: gpu.foreign_memory_mb for gpu in sample.gpus if gpu.foreign_memory_mb},
             foreign_holders={
                 gpu.uuid: ", ".join(f"process {one.pid}" for one in gpu.foreign_processes)

@@ -167,6 +167,14 @@ def _under(path: Path, mountpoint: str) -> bool:
     return path.resolve().is_relative_to(mountpoint)
 
 
+def free_for_weights_mb(data_dir: Path) -> int | None:
+    """What could still be written where the agent keeps weights: a folder that may be a mount of its own, or that may
+    not be made yet. None: it does not answer."""
+    folder = data_dir / "weights"
+    there = next((one for one in (folder, *folder.absolute().parents) if one.is_dir()), Path("/"))
+    return free_mb((str(there),)).get(str(there))
+
+
 def free_mb(paths: tuple[str, ...]) -> dict[str, int]:
     """What ordinary users could still write on each filesystem; one that does not answer is left out."""
     free = {}

@@ -16,7 +16,7 @@ import re
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 
 import msgspec
@@ -108,6 +108,14 @@ class Store:
         note.unlink(missing_ok=True)
         path.unlink()
         return False
+
+    def lacking_bytes(self, files: Iterable[WeightFile]) -> int:
+        """What of these files would have to be fetched."""
+        return sum(
+            file.size_bytes - self.size_of_part(file.sha256)
+            for file in files
+            if not (self._content / file.sha256).exists()
+        )
 
     def room_for(self, more_bytes: int) -> str | None:
         """Why ``more_bytes`` cannot be stored, or None."""

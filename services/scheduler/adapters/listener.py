@@ -53,7 +53,7 @@ class _Voice:
         for shard in sample.shards:
             shown, known = _progress(shard), last.get(shard.shard_id)
             self.moved[shard.shard_id] = known if known is not None and known[0] == shown else (shown, now)
-        self.disk_free_mb = max(sample.disk_free_mb.values(), default=None)
+        self.disk_free_mb = sample.weights_free_mb
         self.foreign_mb = {gpu.uuid: gpu.foreign_memory_mb for gpu in sample.gpus if gpu.foreign_memory_mb}
         self.foreign_holders = {
             gpu.uuid: ", ".join(f"process {one.pid}" for one in gpu.foreign_processes)

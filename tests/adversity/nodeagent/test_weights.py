@@ -21,7 +21,7 @@ import pytest
 
 from libs.events.views import WeightsWanted
 from libs.testing.waiting import eventually
-from services.nodeagent.adapters import download, store
+from services.nodeagent.adapters import download, machine, store
 from services.nodeagent.adapters.store import Rejected
 from services.nodeagent.fetching import Fetching
 from tests.integration.nodeagent.files import FileServer, serving
@@ -132,6 +132,28 @@ async def test_a_full_disk_is_said_before_and_while_it_happens(
     assert (fetched.folder / "model.gguf").read_bytes() == content
     assert fetched.fetched_bytes < 4 * MB, "what had come stayed"
     await made.close()
+
+
+async def test_a_model_of_many_files_is_refused_as_a_whole(
+    small_disk: Path, mirror: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_KEPT_FREE_BYTES", 0)
+    files = [mirror.add(os.urandom(3 * MB), f"model-{n}.safetensors") for n in range(3)]
+    made = Fetching(small_disk)
+
+    with pytest.raises(Rejected, match=r"9 MB must be fetched and [56] MB are free"):
+        await made.ensure(weights(*files, mirrors=(mirror.url,)), no_news)
+
+    assert mirror.requests == [], "refused before a byte came"
+    await made.close()
+
+
+def test_the_disk_that_counts_is_the_one_weights_are_kept_on(small_disk: Path) -> None:
+    (small_disk / "weights").mkdir()
+
+    assert machine.free_for_weights_mb(small_disk) in (5, 6)
+    # Not made yet: the folder above it, and not the roomiest disk there is.
+    assert machine.free_for_weights_mb(small_disk / "not" / "made") in (5, 6)
 
 
 async def test_a_trickle_is_progress_and_a_stall_is_not(

@@ -83,6 +83,7 @@ async def test_a_shard_is_started_measured_and_stopped(box: Box) -> None:
     assert one.tokens_total is not None
     assert one.tokens_total >= 1
     assert sample.disk_free_mb
+    assert sample.weights_free_mb
 
     await box.want()
     stopped = await box.next(ShardStopped)

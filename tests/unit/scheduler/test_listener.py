@@ -110,7 +110,8 @@ async def test_what_a_sample_says_is_kept(ears: Ears) -> None:
     await ears.wait(1)
     fields = {
         "shards": (ShardSample(shard_id="r-1-0"),),
-        "disk_free_mb": {"/": 10, "/data": 500},
+        "disk_free_mb": {"/": 10, "/data": 500, "/mnt/big": 90_000},
+        "weights_free_mb": 500,
         "gpus": (GpuSample(uuid="u1", foreign_memory_mb=900), GpuSample(uuid="u2")),
         "fetching": {"w@v1": "5/10 bytes"},
     }
