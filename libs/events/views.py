@@ -30,6 +30,8 @@ class Endpoint(Value, frozen=True, kw_only=True):
     """It runs a definition on trial: it gets the route's ``canary_percent``, and more only where no other answers."""
     adapters: tuple[str, ...] = ()
     """Fine-tunings it has loaded, which are asked for by their own names."""
+    engine: str = ""
+    """Which program it is, as the profile names it."""
     silent: bool = False
     """Nothing is heard of a machine it runs on. Its engine may serve all the same: whether it answers decides."""
 

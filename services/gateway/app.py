@@ -80,6 +80,7 @@ class Gateway:
             engines=self._engines,
             keep_alives=self._keep_alives,
             max_body_bytes=settings.max_body_bytes,
+            shorten_answers=settings.shorten_answers,
             forward_headers=settings.forward_headers,
         )
         for kind in COMPLETIONS:

@@ -26,8 +26,8 @@ from .core.body import Asked, Readable
 from .core.dialects import Events, Spoken
 from .core.doubles import refuse_doubles
 from .core.engine_errors import fault_in
-from .core.errors import Fault, event_of
-from .core.kinds import Kind
+from .core.errors import ContextExceeded, Fault, event_of
+from .core.kinds import MESSAGES, Kind
 from .core.protocols.events import BadStream
 from .core.raw import present
 from .core.spelling import mended
@@ -40,12 +40,15 @@ from .metering import Meter, Question
 from .projections import Applicable, Policies, Routes, Served
 from .rates import Rates
 from .recount import Recount
+from .room import Room
 
 log = logging.getLogger("llmgw.gateway")
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 Media = tuple[str, str]
 """Where in a request something stands that is no text, and what it is."""
+_TELLS_WHAT_STOPPED = {"verbose": b"true"}
+"""llama.cpp's field with which it says which stop sequence was met; others say so unasked."""
 CLIENT_LEFT = 499
 """nginx's status for a client that closed the connection before there was an answer."""
 
@@ -66,6 +69,7 @@ class Completions:
         engines: Engines,
         keep_alives: KeepAlives,
         max_body_bytes: int,
+        shorten_answers: bool,
         forward_headers: tuple[str, ...],
     ) -> None:
         self._door = door
@@ -78,6 +82,7 @@ class Completions:
         self._checks = checks
         self._engines = engines
         self._recount = Recount(engines)
+        self._room = Room(self._recount, shorten_answers)
         self._keep_alives = keep_alives
         self._max_body_bytes = max_body_bytes
         self._tracing = traces.recording()
@@ -118,6 +123,7 @@ class Completions:
         served = open_to(self._routes, key, asked.model)
         if served.route.stopped is not None:
             raise errors.stopped(served.route.model, served.route.stopped, served.route.stopped_reason)
+        body = self._room.within(call, kind, asked, served, body)
         _check(asked, media, served, kind)
         meter.about(asked.model, served.route.model, bool(asked.stream), len(body))
         try:
@@ -206,7 +212,7 @@ class Completions:
         body: bytes,
         spoken: Spoken | None,
     ) -> None:
-        extra = self._extra(call)
+        shortened = False
         attempts = self._engines.attempts(served.route.model, meter)
         while True:
             target = attempts.next()
@@ -216,21 +222,47 @@ class Completions:
                 if attempts.model != model:
                     body = bodies.edited(body, {"model": msgspec.json.encode(attempts.model)})
                     call.served_by(attempts.model)
-            question: tuple[str, bytes] | None = (kind.engine_path, body)
+            question = Question(target, attempts.model, body)
             try:
-                while question is not None:
-                    async with self._engines.asked(target, call, key.key_id, *question, extra) as connection:
-                        if asked.stream and connection.content_type.startswith(b"text/event-stream"):
-                            meter.question = Question(target, attempts.model, body)
-                            await self._stream(call, meter, asked, spoken, connection)
-                            question = None
-                        else:
-                            question = await self._whole(call, meter, spoken, question, connection)
+                try:
+                    await self._put(call, kind, key, meter, asked, question, spoken)
+                except ContextExceeded as fault:
+                    if shortened or call.delivered:
+                        raise
+                    shortened = True
+                    body = await self._room.shortened(call, kind, asked, question, fault)
+                    await self._put(call, kind, key, meter, asked, question._replace(body=body), spoken)
                 return
             except Retryable as problem:
                 if call.delivered:
                     return  # the client was told in the stream
                 attempts.failed(problem.failed)
+
+    async def _put(
+        self,
+        call: Call,
+        kind: Kind,
+        key: KeyView,
+        meter: Meter,
+        asked: Asked,
+        question: Question,
+        spoken: Spoken | None,
+    ) -> None:
+        """Ask one endpoint, and answer the client."""
+        body = question.body
+        if kind is MESSAGES and asked.stop and question.target.endpoint.engine == "llamacpp":
+            body = bodies.edited(body, _TELLS_WHAT_STOPPED)
+        further: tuple[str, bytes] | None = (kind.engine_path, body)
+        while further is not None:
+            async with self._engines.asked(
+                question.target, call, key.key_id, *further, self._extra(call)
+            ) as connection:
+                if asked.stream and connection.content_type.startswith(b"text/event-stream"):
+                    meter.question = question
+                    await self._stream(call, meter, asked, spoken, connection)
+                    further = None
+                else:
+                    further = await self._whole(call, meter, spoken, further, connection)
 
     def _extra(self, call: Call) -> bytes:
         extra = b"x-request-id: %s\r\n" % call.request_id.encode()
@@ -401,7 +433,7 @@ def _check(asked: Asked, media: Media | None, served: Served, kind: Kind) -> Non
         raise errors.capability_missing(route.model, kind.capability, route.capabilities)
     for field, value in asked.limits():
         if value > served.max_tokens:
-            raise errors.too_many_tokens(kind.limit or field, value, served.max_tokens, route.model)
+            raise errors.too_many_tokens(kind.limit or field, value, served.max_tokens, route.model, kind.protocol)
     if media is not None and route.capabilities and "vision" not in route.capabilities:
         raise errors.media_not_taken(route.model, media[1], media[0])
 

@@ -33,14 +33,25 @@ class Recount:
         self._counting += 1
         try:
             async with asyncio.timeout(WITHIN_S):
-                for target in self._engines.beside(question.target, question.model):
-                    meter.prompt_tokens = await self._counted(target, question)
-                    if meter.prompt_tokens is not None:
-                        return
+                meter.prompt_tokens = await self._by_anyone(question)
         except TimeoutError:
             pass
         finally:
             self._counting -= 1
+
+    async def counted(self, question: Question) -> int | None:
+        """Tokens of the prompt of a request that waits for it; None where no engine says it in time."""
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                return await self._by_anyone(question)
+        except TimeoutError:
+            return None
+
+    async def _by_anyone(self, question: Question) -> int | None:
+        for target in self._engines.beside(question.target, question.model):
+            if (tokens := await self._counted(target, question)) is not None:
+                return tokens
+        return None
 
     async def _counted(self, target: Target, question: Question) -> int | None:
         try:

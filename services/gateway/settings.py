@@ -69,6 +69,13 @@ class GatewaySettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_
     spool_max_bytes: Annotated[
         int, Meta(ge=1024 * 1024, description="Usage kept per worker while the bus is away; then nothing is answered.")
     ] = 1024 * 1024 * 1024
+    shorten_answers: Annotated[
+        bool,
+        _meaning(
+            "Messages and Responses that ask for more tokens than there is room for get as many as there are, with a "
+            "warning; false: 400."
+        ),
+    ] = True
     forward_headers: Annotated[
         tuple[str, ...], _meaning("Client headers passed on to engines, in lower case; credentials never are.")
     ] = ()

@@ -38,8 +38,24 @@ class OfferedTool(msgspec.Struct):
     function: ToolFunction | None = None
 
 
+class JsonSchema(msgspec.Struct):
+    schema: msgspec.Raw = ABSENT
+
+
 class ResponseFormat(msgspec.Struct):
     type: str
+    json_schema: JsonSchema | None = None
+    schema: msgspec.Raw = ABSENT
+    """llama.cpp takes it here too."""
+
+    @property
+    def missing(self) -> str | None:
+        """The field that holds the schema, where one was promised and is not there."""
+        if self.type != "json_schema" or present(self.schema):
+            return None
+        if self.json_schema is None:
+            return "response_format.json_schema"
+        return None if present(self.json_schema.schema) else "response_format.json_schema.schema"
 
 
 class Asked(msgspec.Struct):
@@ -112,6 +128,8 @@ def read(body: bytes, content: str | None, translated: bool = False) -> Asked:
         raise _not_json(error) from None
     except RecursionError:
         raise too_deep() from None
+    if asked.response_format is not None and (name := asked.response_format.missing) is not None:
+        raise bad_body(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
     if content is None:
         return asked
     value: msgspec.Raw = getattr(asked, content)

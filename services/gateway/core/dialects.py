@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from .errors import Fault
+from .messages import media_bytes
 from .protocols import (
     chat_to_message,
     chat_to_response,
@@ -22,7 +23,7 @@ from .protocols import (
     responses_to_chat,
 )
 from .protocols.fields import decoded
-from .usage import Used, answer_in
+from .usage import Used, answer_in, estimate_prompt
 
 
 class Events(Protocol):
@@ -70,9 +71,10 @@ def messages(body: bytes, token: str, clock: Clock) -> Spoken:
     """Anthropic Messages on an engine that speaks Chat."""
     fields = decoded(body)
     chat = messages_to_chat.request(fields)
-    shape = chat_to_message.shape_of(fields, token)
+    asked = chat.encoded()
+    shape = chat_to_message.shape_of(fields, token, estimate_prompt(len(asked) - media_bytes(chat.body)))
     return Spoken(
-        body=chat.encoded(),
+        body=asked,
         whole=lambda payload: chat_to_message.message(payload, shape),
         events=lambda: chat_to_message.MessageEvents(shape),
         warnings=tuple(chat.warnings),

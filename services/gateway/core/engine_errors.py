@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from .errors import Fault, context_exceeded, refused_unsaid, upstream_failed
+from .errors import ContextExceeded, Fault, refused_unsaid, upstream_failed
 
 
 class _UpstreamError(msgspec.Struct):
@@ -15,6 +15,9 @@ class _UpstreamError(msgspec.Struct):
     type: str | None = None
     code: str | int | float | None = None
     param: str | None = None
+    n_prompt_tokens: int | None = None
+    """llama.cpp's."""
+    n_ctx: int | None = None
 
 
 class _UpstreamBody(msgspec.Struct):
@@ -40,6 +43,20 @@ _CONTEXT = re.compile(
     r"prompt length .{0,40}exceed",
     re.IGNORECASE,
 )
+_WINDOW = re.compile(
+    r"context (?:length|size|window)(?: is| of)? \(?(\d+)|(?:maximum )?model length of (\d+)|"
+    r"max_(?:model|seq)_len\D{0,5}(\d+)",
+    re.IGNORECASE,
+)
+_PROMPT = re.compile(
+    r"(?<!at least )\b(\d+) (?:input tokens|in the messages|tokens from the input)|request \((\d+) tokens\)|"
+    r"(?:prompt|input) \((?:length )?(\d+)",
+    re.IGNORECASE,
+)
+"""What vLLM calls "at least so many" is not how many there are."""
+_ANSWER = re.compile(
+    r"\b(\d+) (?:output tokens|in the completion|tokens for the completion)|is too large: (\d+)", re.IGNORECASE
+)
 _NO_MEDIA = re.compile(
     r"(?:image|audio|video|multi-?modal).{0,40}not supported|not a multi-?modal|"
     r"not support .{0,20}(?:image|audio|video|multi-?modal)|at most 0 (?:image|audio|video)",
@@ -47,6 +64,11 @@ _NO_MEDIA = re.compile(
 )
 MESSAGE_CHARACTERS = 500
 """More of an engine's sentence is not passed on: validators put the whole request into theirs."""
+
+
+def _figure(pattern: re.Pattern[str], said: str) -> int | None:
+    found = pattern.search(said)
+    return int(next(filter(None, found.groups()))) if found is not None else None
 
 
 def fault_in(payload: bytes, status: int) -> Fault:
@@ -76,7 +98,11 @@ def fault_in(payload: bytes, status: int) -> Fault:
 def _told(status: int, said: str | None, error: _UpstreamError) -> Fault:
     said = said or ""
     if status in (400, 413, 422, 500) and _CONTEXT.search(f"{said} {error.type} {error.code}"):
-        return context_exceeded("" if _INTERNAL.search(said) else said[:MESSAGE_CHARACTERS], error.param)
+        words = "" if _INTERNAL.search(said) else said[:MESSAGE_CHARACTERS]
+        prompt = error.n_prompt_tokens or _figure(_PROMPT, said)
+        return ContextExceeded(
+            words, error.param, prompt, _figure(_ANSWER, said), error.n_ctx or _figure(_WINDOW, said)
+        )
     if status in (400, 415, 422, 500, 501) and _NO_MEDIA.search(said):
         return Fault(
             400, "unsupported_content", "The model behind this name reads text only: leave out everything else."

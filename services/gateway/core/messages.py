@@ -97,6 +97,18 @@ def media(body: bytes) -> tuple[str, str] | None:
     return None
 
 
+def media_bytes(chat: dict[str, Any]) -> int:
+    """How much of a chat request is no text: files and images that stand in it as URLs with their data."""
+    size = 0
+    for message in chat["messages"]:
+        content = message.get("content")
+        for part in content if isinstance(content, list) else ():
+            for name, field in (("image_url", "url"), ("file", "file_data")):
+                if isinstance(inner := part.get(name), dict):
+                    size += len(inner.get(field) or "")
+    return size
+
+
 def _in(content: Any, at: str) -> Iterator[tuple[str, str]]:
     for index, part in enumerate(content if isinstance(content, list) else ()):
         if not isinstance(part, dict):

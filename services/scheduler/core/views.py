@@ -44,6 +44,7 @@ def route(state: State, model: Model) -> Route:
             weight=replica.profile.weight,
             canary=model.trial is not None and replica.fingerprint == model.trial.fingerprint,
             adapters=tuple(sorted(replica.adapters)),
+            engine=replica.profile.engine,
             silent=state.silent(replica),
         )
         for replica in _asked(state, model)

@@ -26,7 +26,9 @@ class Fixed:
     async def start(self) -> Endpoint:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2**26)
         port = self._server.sockets[0].getsockname()[1]
-        return Endpoint(replica_id="fixed", url=f"http://127.0.0.1:{port}", machine_id="here", served_name="sim")
+        url = f"http://127.0.0.1:{port}"
+        self.endpoint = Endpoint(replica_id="fixed", url=url, machine_id="here", served_name="sim")
+        return self.endpoint
 
     async def stop(self) -> None:
         self._server.close()

@@ -9,7 +9,8 @@ import pytest
 
 from services.gateway.core import errors
 from services.gateway.core.engine_errors import fault_in
-from services.gateway.core.errors import body_of, event_of
+from services.gateway.core.errors import ContextExceeded, body_of, event_of
+from services.gateway.core.protocols.messages_errors import error_object
 
 
 def test_the_envelope() -> None:
@@ -96,7 +97,56 @@ def test_a_prompt_over_the_context_has_one_code(error: dict[str, Any], status: i
     fault = fault_in(json.dumps({"error": error}).encode(), status)
     assert (fault.status, fault.code) == (400, "context_length_exceeded")
     assert "prompt is too long" in fault.message
-    assert str(error["message"])[1:20] in fault.message
+    assert str(error["message"])[1:20] in fault.message or "5000 tokens > 4096 maximum" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("said", "figures"),
+    [
+        (
+            "This model's maximum context length is 32768 tokens. However, you requested 32000 output tokens and your "
+            "prompt contains 8000 input tokens, for a total of 40000 tokens.",
+            (8000, 32000, 32768),
+        ),
+        (
+            "This model's maximum context length is 32768 tokens. However, you requested 32000 output tokens and your "
+            "prompt contains at least 769 input tokens, for a total of at least 32769 tokens.",
+            (None, 32000, 32768),
+        ),
+        (
+            "'max_tokens' or 'max_completion_tokens' is too large: 32000. This model's maximum context length is 32768 "
+            "tokens and your request has 8000 input tokens (32000 > 32768 - 8000).",
+            (8000, 32000, 32768),
+        ),
+        (
+            "This model's maximum context length is 32768 tokens. However, you requested 40000 tokens (8000 in the "
+            "messages, 32000 in the completion). Please reduce the length of the messages or completion.",
+            (8000, 32000, 32768),
+        ),
+        (
+            "Requested token count exceeds the model's maximum context length of 32768 tokens. You requested a total "
+            "of 40000 tokens: 8000 tokens from the input messages and 32000 tokens for the completion.",
+            (8000, 32000, 32768),
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told_in_figures(said: str, figures: tuple[int | None, int, int]) -> None:
+    fault = fault_in(json.dumps({"error": {"message": said, "code": 400}}).encode(), 400)
+    assert isinstance(fault, ContextExceeded)
+    assert (fault.prompt, fault.answer, fault.window) == figures
+    if figures[0] is not None:
+        assert fault.message == (
+            "input length and `max_tokens` exceed context limit: 8000 + 32000 > 32768, decrease input length or "
+            "`max_tokens` and try again"
+        )
+
+
+def test_llama_cpps_figures() -> None:
+    said = "request (4024 tokens) exceeds the available context size (2048 tokens), try increasing it"
+    error = {"code": 400, "message": said, "type": "exceed_context_size_error", "n_prompt_tokens": 4024, "n_ctx": 2048}
+    fault = fault_in(json.dumps({"error": error}).encode(), 400)
+    assert fault.message == "prompt is too long: 4024 tokens > 2048 maximum"
+    assert error_object(fault)["error"]["message"] == fault.message
 
 
 @pytest.mark.parametrize("said", ["image input is not supported - hint: mmproj", "m is not a multimodal model"])

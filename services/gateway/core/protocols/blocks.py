@@ -63,6 +63,10 @@ class Choice(msgspec.Struct):
     """SGLang's name for it."""
 
 
+class _Verbose(msgspec.Struct):
+    stopping_word: Any = None
+
+
 class Chunk(msgspec.Struct):
     """A chat completion, or a chunk of one."""
 
@@ -72,6 +76,8 @@ class Chunk(msgspec.Struct):
     choices: list[Choice] | None = None
     usage: Usage | None = None
     error: msgspec.Raw = ABSENT
+    verbose: _Verbose | None = msgspec.field(default=None, name="__verbose")
+    """llama.cpp's: the stop sequence that was met."""
 
 
 _chunk = msgspec.json.Decoder(Chunk)
@@ -150,11 +156,12 @@ class Blocks:
 
     def take(self, chunk: Chunk) -> None:
         """What the first choice of a chunk, or of a whole answer, brings."""
+        word = chunk.verbose.stopping_word if chunk.verbose is not None else None
         for choice in chunk.choices or ():
             if choice.index == 0:
-                self._take_choice(choice)
+                self._take_choice(choice, word or None)
 
-    def _take_choice(self, choice: Choice) -> None:
+    def _take_choice(self, choice: Choice, stopping_word: Any) -> None:
         delta = choice.delta or choice.message
         if delta is not None:
             for thought in (delta.reasoning_content, delta.reasoning):
@@ -174,7 +181,7 @@ class Blocks:
                 self._call(call)
             if delta.function_call is not None:
                 self._call(_ToolCall(index=0, function=delta.function_call))
-        self.stop.note(choice.finish_reason, choice.stop_reason, choice.matched_stop)
+        self.stop.note(choice.finish_reason, choice.stop_reason, choice.matched_stop, stopping_word)
 
     def end(self) -> None:
         """Nothing more comes."""

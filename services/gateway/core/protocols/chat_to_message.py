@@ -34,17 +34,22 @@ class MessageShape(msgspec.Struct, frozen=True):
     thinks: bool
     """Whether the client asked to see thinking. It is left out otherwise, as Anthropic does."""
 
+    prompt_tokens: int = 0
+    """An estimate, for the beginning of a stream: an engine counts at the end."""
+
     @property
     def without(self) -> frozenset[Sort]:
         return frozenset() if self.thinks else _HIDDEN
 
 
-def shape_of(body: Json, token: str) -> MessageShape:
-    """Of a Messages request."""
+def shape_of(body: Json, token: str, prompt_tokens: int = 0) -> MessageShape:
+    """Of a Messages request, whose prompt is about so long."""
     thinking = body.get("thinking")
     kind = thinking.get("type") if isinstance(thinking, dict) else None
     shown = isinstance(thinking, dict) and thinking.get("display") != "omitted"
-    return MessageShape(token, str(body.get("model")), kind in ("enabled", "adaptive", "between_tools") and shown)
+    return MessageShape(
+        token, str(body.get("model")), kind in ("enabled", "adaptive", "between_tools") and shown, prompt_tokens
+    )
 
 
 def message(payload: bytes, shape: MessageShape) -> bytes:
@@ -71,7 +76,9 @@ class MessageEvents(ChatStream):
         return named("error", error_object(fault))
 
     def begun(self, chunk: Chunk) -> None:
-        start = _message(self._shape, chunk.model, self.used)
+        start = _message(
+            self._shape, chunk.model, self.used if self.used.prompt else Used(prompt=self._shape.prompt_tokens)
+        )
         self._event("message_start", {"message": start})
 
     def opened(self, block: Block) -> None:

@@ -30,7 +30,8 @@ def error_type(status: int) -> str:
 def error_object(fault: Fault, request_id: str | None = None) -> dict[str, Any]:
     """The body of an error answer, and the data of an error event."""
     message = fault.message
-    if fault.param and fault.param not in message:
+    # Of a prompt that is too long clients know the whole sentence by heart.
+    if fault.param and fault.param not in message and fault.code != "context_length_exceeded":
         message = f"{fault.param}: {message}"
     error: dict[str, Any] = {"type": "error", "error": {"type": error_type(fault.status), "message": message}}
     if request_id is not None:

@@ -6,9 +6,11 @@ and an engine's prefix cache holds. Shapes: Anthropic's Messages reference and O
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ..spelling import encoded
+from .anthropic_tools import client_tool
 from .fields import Json, Translated, fields, items, left_out, missing, number, one_of, text, unmappable
 from .thinking import Thinking, effort_of
 
@@ -57,6 +59,8 @@ class _Request:
         self._body = body
         self._thinking = thinking
         self._warnings: list[str] = []
+        self._hosted: set[str] = set()
+        """Names of tools that were left out."""
 
     def translated(self) -> Translated:
         body, out = self._body, Json()
@@ -99,8 +103,8 @@ class _Request:
 
     def _tools(self, out: Json) -> None:
         body = self._body
-        if body.get("tools"):
-            out["tools"] = [self._tool(tool, f"tools.{n}") for n, tool in enumerate(items(body["tools"], "tools"))]
+        if tools := self._offered():
+            out["tools"] = tools
         if body.get("tool_choice") is None:
             return
         choice = fields(body["tool_choice"], "tool_choice")
@@ -108,21 +112,55 @@ class _Request:
         kind = choice.get("type")
         if kind == "tool":
             name = text(choice.get("name"), "tool_choice.name")
+            if name in self._hosted:
+                raise unmappable("tool_choice.name", f"{name!r} runs at Anthropic only; choose a tool of your own")
             out["tool_choice"] = {"type": "function", "function": {"name": name}}
         else:
             out["tool_choice"] = one_of(kind, _CHOICES, "tool_choice.type")
         if choice.get("disable_parallel_tool_use"):
             out["parallel_tool_calls"] = False
 
+    def _offered(self) -> list[Json]:
+        """The tools the client runs; what runs at Anthropic is left out where there is something else to call."""
+        tools: list[Json] = []
+        hosted: list[tuple[str, str]] = []
+        for tool, at in self._listed():
+            kind = fields(tool, at).get("type")
+            if kind is not None and kind != "custom" and client_tool(text(kind, f"{at}.type")) is None:
+                hosted.append((at, kind))
+                self._hosted.add(str(tool.get("name")))
+            else:
+                tools.append(self._tool(tool, at))
+        for at, kind in hosted:
+            if not tools:
+                raise unmappable(f"{at}.type", f"{kind!r} runs at Anthropic only; offer a tool of your own")
+            self._warnings.append(f"{at}: {kind!r} runs at Anthropic only and was left out")
+        return tools
+
+    def _listed(self) -> Iterator[tuple[Any, str]]:
+        """Wherever tools stand: in the request, and in the conversation since it went on."""
+        for n, tool in enumerate(items(self._body.get("tools") or [], "tools")):
+            yield tool, f"tools.{n}"
+        for m, message in enumerate(self._body["messages"]):
+            content = message.get("content")
+            for n, block in enumerate(content if isinstance(content, list) else ()):
+                if block.get("type") == "tool_addition":
+                    at = f"messages.{m}.content.{n}.tool"
+                    added = fields(block.get("tool"), at)
+                    if added.get("type") == "tool_definition":
+                        yield added.get("definition"), f"{at}.definition"
+
     def _tool(self, tool: Any, at: str) -> Json:
-        kind = fields(tool, at).get("type", "custom")
-        if kind not in ("custom", None):
-            raise unmappable(f"{at}.type", f"{kind!r} runs at Anthropic only; offer a tool of your own")
-        left_out(tool, ("type", "name", "description", "input_schema", "strict", "cache_control"), at, self._warnings)
+        known = client_tool(tool["type"]) if tool.get("type") not in (None, "custom") else None
+        own = ("input_schema", "description") if known is None else ()
+        left_out(tool, ("type", "name", "strict", "cache_control", *own), at, self._warnings)
         function: Json = {"name": text(tool.get("name"), f"{at}.name")}
-        if tool.get("description") is not None:
-            function["description"] = tool["description"]
-        function["parameters"] = fields(tool.get("input_schema"), f"{at}.input_schema")
+        if known is not None:
+            function |= {"description": known.description, "parameters": known.parameters}
+        else:
+            if tool.get("description") is not None:
+                function["description"] = tool["description"]
+            function["parameters"] = fields(tool.get("input_schema"), f"{at}.input_schema")
         if tool.get("strict") is not None:
             function["strict"] = tool["strict"]
         out: Json = {"type": "function", "function": function}
@@ -173,6 +211,9 @@ class _Request:
             raise unmappable(f"{at}.role", f"{role!r} is neither user nor assistant")
         left_out(message, ("role", "content"), at, self._warnings)
         content = message.get("content")
+        if role == "system" and any(one["role"] != "system" for one in out):
+            self._later(message, at, out)
+            return
         if isinstance(content, str):
             out.append({"role": role, "content": content})
             return
@@ -191,6 +232,23 @@ class _Request:
                 rest.append(self._part(block, where, ("text", "image", "document")))
         if rest or not blocks:
             out.append({"role": role, "content": _plain(rest)})
+
+    def _later(self, message: Json, at: str, out: list[Json]) -> None:
+        """A system message in the middle. Most templates know only one that comes first, and want turns to alternate:
+        its text belongs to the user's turn before it, or is one."""
+        blocks = [{"type": "text", "text": message["content"]}] if isinstance(message.get("content"), str) else None
+        parts = [
+            self._part(block, f"{at}.content.{n}", ("text",))
+            for n, block in enumerate(items(message.get("content"), f"{at}.content") if blocks is None else blocks)
+            if fields(block, f"{at}.content.{n}").get("type") not in _CHANGES
+        ]
+        if not parts:
+            return
+        if out[-1]["role"] == "user":
+            before = out[-1]["content"]
+            out[-1]["content"] = [*([_text(before)] if isinstance(before, str) else before), *parts]
+        else:
+            out.append({"role": "user", "content": _plain(parts)})
 
     def _assistant(self, blocks: list[tuple[Json, str]]) -> Json:
         parts: list[Json] = []
@@ -241,6 +299,11 @@ class _Request:
     def _part(self, block: Any, at: str, kinds: tuple[str, ...]) -> Json:
         """A content part of text, an image or a document, with its ``cache_control`` where it stands."""
         kind = text(fields(block, at).get("type"), f"{at}.type")
+        if (note := _note(kind, block, at)) is not None:
+            part = _text(note)
+            if cache := block.get("cache_control"):
+                part["cache_control"] = cache
+            return part
         if kind not in kinds:
             raise unmappable(f"{at}.type", f"{kind!r} cannot be given to this model here; it takes {', '.join(kinds)}")
         left_out(block, _PARTS[kind], at, self._warnings)
@@ -275,6 +338,35 @@ class _Request:
                 },
             }
         raise unmappable(f"{at}.source.type", f"a document from {kind!r} cannot be given to this model; send its text")
+
+
+_CHANGES = ("tool_addition", "tool_removal")
+_RAN = ("server_tool_use", "mcp_tool_use", "mcp_tool_result")
+"""At Anthropic; so did everything whose type ends in ``_tool_result``."""
+_SILENT = ("type", "id", "tool_use_id", "cache_control", "caller", "is_error")
+
+
+def _note(kind: str, block: Json, at: str) -> str | None:
+    """A block no other model has, as text: what ran at Anthropic, what was found, what was said. None: another."""
+    if kind == "search_result":
+        parts = enumerate(items(block.get("content"), f"{at}.content"))
+        said = [text(fields(part, f"{at}.content.{n}").get("text"), f"{at}.content.{n}.text") for n, part in parts]
+        return "\n\n".join([text(block.get(name), f"{at}.{name}") for name in ("title", "source")] + said)
+    if kind == "tool_reference":
+        return f"The tool {text(block.get('tool_name'), f'{at}.tool_name')} can be called now."
+    if kind == "compaction":
+        return text(block.get("content") or "", f"{at}.content")
+    if kind in _RAN or kind.endswith("_tool_result"):
+        told = {name: _legible(value) for name, value in block.items() if name not in _SILENT}
+        return f"[{kind.removesuffix('_block').replace('_', ' ')}: {encoded(told).decode()}]"
+    return None
+
+
+def _legible(value: Any) -> Any:
+    """Without what only Anthropic can read."""
+    if isinstance(value, dict):
+        return {name: _legible(inner) for name, inner in value.items() if not name.startswith("encrypted_")}
+    return [_legible(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _thought(block: Json) -> str:

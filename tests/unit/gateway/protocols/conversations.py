@@ -285,6 +285,81 @@ MESSAGES: dict[str, tuple[Json, Json]] = {
         answer('{"city":"Paris"}'),
     ),
     "user-id": (_messages(HI, metadata={"user_id": "u-1"}), HELLO),
+    "client-tools": (
+        _messages(
+            HI,
+            tools=[
+                {"type": "bash_20250124", "name": "bash"},
+                {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 9},
+                {"type": "text_editor_20250124", "name": "str_replace_editor", "cache_control": CACHE},
+                {"type": "memory_20250818", "name": "memory"},
+                {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+            ],
+            tool_choice={"type": "tool", "name": "bash"},
+        ),
+        answer(tool("c1", "bash", '{"command": "ls"}'), finish="tool_calls"),
+    ),
+    "system-in-the-middle": (
+        _messages(
+            [
+                user("Hi"),
+                {"role": "system", "content": [text("It is noon.", cache_control=CACHE)]},
+                assistant("Hello"),
+                {"role": "system", "content": "Be brief."},
+                user("?"),
+            ],
+            system="Be kind.",
+        ),
+        HELLO,
+    ),
+    "tools-changed": (
+        _messages(
+            [
+                user("Hi"),
+                {
+                    "role": "system",
+                    "content": [
+                        {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": CLOCK}},
+                        {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "weather"}},
+                    ],
+                },
+                assistant([use("t1", "ToolSearch", {"query": "weather"})]),
+                user([result("t1", [{"type": "tool_reference", "tool_name": "weather"}])]),
+            ],
+            tools=[WEATHER | {"defer_loading": True}],
+        ),
+        CALLS,
+    ),
+    "ran-at-anthropic": (
+        _messages(
+            [
+                user(
+                    [
+                        {"type": "compaction", "content": "We talked of Paris."},
+                        {
+                            "type": "search_result",
+                            "source": "https://example.com",
+                            "title": "Paris",
+                            "content": [text("A city.")],
+                        },
+                    ]
+                ),
+                assistant(
+                    [
+                        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "q"}},
+                        {
+                            "type": "web_search_tool_result",
+                            "tool_use_id": "s1",
+                            "content": [{"type": "web_search_result", "title": "T", "encrypted_content": "gAAA"}],
+                        },
+                        text("Found."),
+                    ]
+                ),
+                user("And?"),
+            ]
+        ),
+        HELLO,
+    ),
     "hints": (_messages(HI, service_tier="auto", context_management={"edits": []}, cache_control=CACHE), HELLO),
     "citations": (
         _messages(

@@ -39,6 +39,10 @@ LOSSY = {
     "system-one-of-array": "one text is a text",
     "document-text": "becomes text",
     "json-schema-beta": "the field's final name",
+    "client-tools": "functions with a schema",
+    "system-in-the-middle": "text of the user's turn",
+    "tools-changed": "all tools are offered from the beginning",
+    "ran-at-anthropic": "notes in the text",
 }
 
 

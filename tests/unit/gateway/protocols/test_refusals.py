@@ -44,8 +44,8 @@ REFUSED_MESSAGES: list[tuple[str, Json]] = [
     ("messages.0.content", messages(messages=[user(7)])),
     ("messages.0.content.0.type", messages(messages=[user([{"text": "Hi"}])])),
     ("messages.0.content.0.text", messages(messages=[user([{"type": "text"}])])),
-    ("messages.0.content.0.type", messages(messages=[user([{"type": "server_tool_use"}])])),
-    ("messages.0.content.0.type", messages(messages=[user([{"type": "search_result"}])])),
+    ("messages.0.content.0.type", messages(messages=[user([{"type": "container_upload"}])])),
+    ("messages.0.content.0.content", messages(messages=[user([{"type": "search_result"}])])),
     ("messages.0.content.0.source", messages(messages=[user([{"type": "image"}])])),
     ("messages.0.content.0.source.type", messages(messages=[user([{"type": "image", "source": {"type": "file"}}])])),
     (
@@ -55,6 +55,15 @@ REFUSED_MESSAGES: list[tuple[str, Json]] = [
     ("messages.0.content.0.tool_use_id", messages(messages=[user([{"type": "tool_result"}])])),
     ("messages.0.content.0.input", messages(messages=[assistant([{"type": "tool_use", "id": "a", "name": "f"}])])),
     ("tools.0.type", messages(tools=[{"type": "web_search_20250305", "name": "web_search"}])),
+    ("tools.0.type", messages(tools=[{"type": "mcp_toolset"}, {"type": "web_fetch_20260318", "name": "f"}])),
+    ("tools.0.name", messages(tools=[{"type": "bash_20250124"}])),
+    (
+        "tool_choice.name",
+        messages(
+            tools=[WEATHER, {"type": "web_search_20250305", "name": "web_search"}],
+            tool_choice={"type": "tool", "name": "web_search"},
+        ),
+    ),
     ("tools.1.input_schema", messages(tools=[WEATHER, {"name": "f"}])),
     ("tool_choice.type", messages(tool_choice={"type": "some"})),
     ("tool_choice.name", messages(tool_choice={"type": "tool"})),
