@@ -23,7 +23,7 @@ COMMANDS = {
     "plan": ("cli.whatif:plan", "What a change would start, stop and move, without making it."),
     "node": ("cli.nodes:node", "Nodes: list, show, cordon, drain, lend, restart, settings, remove-weights, doctor."),
     "system": ("cli.nodes:system", "The whole cluster: stop, start; power of a rack."),
-    "logs": ("cli.nodes:logs", "What an agent or an engine printed, from the machine it is on."),
+    "logs": ("cli.logs:logs", "What an agent or an engine printed, from the machine it is on."),
     "org": ("cli.tenancy:org", "Organisations: list, create, remove."),
     "team": ("cli.tenancy:team", "Teams: list, create, remove."),
     "project": ("cli.tenancy:project", "Projects: list, create, remove."),

@@ -1,8 +1,6 @@
-"""``llmgw node …`` and ``llmgw logs``."""
+"""``llmgw node …`` and ``llmgw system …``."""
 
 from __future__ import annotations
-
-import asyncio
 
 import click
 
@@ -24,16 +22,11 @@ from libs.events.commands import (
 from libs.events.questions import (
     AskDoctor,
     AskFabricMap,
-    AskLogs,
     DoctorAnswer,
     FabricMap,
     ListNodes,
-    LogsAnswer,
     NodesAnswer,
 )
-
-FOLLOW_S = 0.5
-"""How often a followed log is asked for what is new."""
 
 LOOK_S = 60.0
 """A node that looks itself over waits for each of its tools."""
@@ -211,38 +204,3 @@ async def fabric(cluster: Cluster, name: str, adapter: str, port: int) -> None:
         for one in found.slow_cables
     ]
     cluster.out.one(found, lines)
-
-
-@click.command()
-@click.argument("source", metavar="NODE|SHARD")
-@click.option("-n", "--lines", type=click.IntRange(1), default=200, show_default=True)
-@click.option("-f", "--follow", is_flag=True, help="Go on printing what comes.")
-@on_cluster
-async def logs(cluster: Cluster, source: str, lines: int, follow: bool) -> None:
-    """What an agent (`llmgw logs NODE`, or NODE/agent) or an engine (`llmgw logs SHARD`) printed."""
-    machine_id, stream = await _source(cluster, source)
-    cursor = 0
-    while True:
-        question = AskLogs(machine_id=machine_id, source=stream, lines=lines, after=cursor)
-        answer = await cluster.ask(question, LogsAnswer)
-        cursor = answer.cursor
-        for line in answer.lines:
-            cluster.out.event({"line": line}, line)
-        if not follow:
-            return
-        await asyncio.sleep(FOLLOW_S)
-
-
-async def _source(cluster: Cluster, source: str) -> tuple[str, str]:
-    nodes = (await cluster.ask(ListNodes(), NodesAnswer)).nodes
-    machine_id, _, part = source.partition("/")
-    for one in nodes:
-        if one.machine_id == machine_id:
-            return machine_id, part or "agent"
-        if source in one.shards:
-            return one.machine_id, source
-    running = [shard for one in nodes for shard in one.shards]
-    raise Failed(
-        f"nothing is called {source!r}: nodes are {', '.join(one.machine_id for one in nodes) or 'none'}, "
-        f"shards are {', '.join(running) or 'none'}"
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -318,3 +319,27 @@ def test_plan_says_what_of_a_file_it_does_not_look_at(cluster: Cluster) -> None:
 
     assert nothing.startswith("not looked at, because only models are placed: org, price\n")
     assert "- declares no model" in nothing
+
+
+def test_logs_finds_engines_that_ended_and_the_engine_of_a_model(cluster: Cluster) -> None:
+    spec = {"name": "brief", "profiles": [{"name": "sim", "engine": "sim", "memory_mb": 100}]}
+    cluster.text("apply", "-f", "-", "--yes", stdin=yaml.safe_dump({"models": [spec]}))
+    cluster.until_served()
+    shards = {shard for one in cluster.json("node", "list") for shard in one["shards"]}
+    (replica,) = cluster.json("model", "show", "brief")["state"]["replicas"]
+    shard = f"{replica['replica_id']}-0"
+    assert shard in shards
+    running = cluster.run("logs", "brief")
+    assert f"{shard} on {replica['machines'][0]}, which runs" in running.stderr
+
+    cluster.text("model", "stop", "brief")
+    end = time.monotonic() + 30
+    stopped = cluster.run("logs", "brief")
+    while "which has ended" not in stopped.stderr:
+        assert time.monotonic() < end, stopped
+        stopped = cluster.run("logs", "brief")
+
+    assert stopped.stdout == cluster.text("logs", shard)
+    assert stopped.stdout.strip(), "what it printed is kept"
+    cluster.text("model", "remove", "brief")
+    assert cluster.text("logs", shard) == stopped.stdout
