@@ -313,9 +313,11 @@ class Authority(Generic[S]):
     async def _lead(self) -> None:
         assert self._follower is not None
         self._lost.clear()
+        if not self._sure():
+            raise BusAway("whether the log went back is not known yet")
         event = ELECTIONS[self._service](at=await self._later(), instance=self.instance)
         sequence = await self._bus.append(event, cause=f"{self._service}:elected:{os.urandom(8).hex()}")
-        self._fence = Fence(elected_subject(self._service), sequence)
+        self._fence = Fence(elected_subject(self._service), sequence, self._sure)
         renewing = supervise(self._renew, name=f"{self._service} lease", fail=self._bus.fail)
         worker: Worker | None = None
         try:
@@ -332,6 +334,12 @@ class Authority(Generic[S]):
             renewing.cancel()
             if worker is not None:
                 await worker.stop()
+
+    def _sure(self) -> bool:
+        """Whether the log is known to be the one that was folded. Raises NotLeader when it is not."""
+        if self._void:
+            raise NotLeader(self._void)
+        return self._follower is not None and self._follower.sure
 
     async def _later(self) -> datetime:
         """Now, but later than the last election, whatever clock that was made by."""
@@ -398,6 +406,8 @@ class Authority(Generic[S]):
 
     async def _refresh(self) -> None:
         if self._on_change is not None and not self._lost.is_set():
+            if not self._sure():
+                raise BusAway("whether the log went back is not known yet")
             await self._on_change(self.state, self.position)
 
     # commands

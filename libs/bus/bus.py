@@ -82,6 +82,9 @@ class Fence:
 
     subject: str
     sequence: int
+    sure: Callable[[], bool] = lambda: True
+    """Whether the log is known to be the one that was decided on: where it went back to after the election, the server
+    would go on accepting what is decided on events that it no longer holds."""
 
 
 class NotLeader(BusError):
@@ -155,27 +158,27 @@ class Bus:
             CAUSE: cause,
         }
         _trace(headers)
-        expect = Expectation(fence.sequence, fence.subject) if fence else None
         started = time.monotonic()
-        sequence = await self._store(subject, encode(message), headers, expect)
+        sequence = await self._store(subject, encode(message), headers, fence)
         APPEND_SECONDS.observe(time.monotonic() - started)
         APPENDED.labels(tag).inc()
         return sequence
 
-    async def _store(self, subject: str, payload: bytes, headers: dict[str, str], expect: Expectation | None) -> int:
+    async def _store(self, subject: str, payload: bytes, headers: dict[str, str], fence: Fence | None) -> int:
         """Ask until it is known what became of it, for 15 s. Raises NotLeader, BusAway."""
         deadline = time.monotonic() + RETRY_FOR_S
         while True:
             try:
-                return await self._store_once(subject, payload, headers, expect)
+                if fence is not None and not fence.sure():
+                    raise BusAway(f"{subject}: whether the log went back is not known yet")
+                return await self._store_once(subject, payload, headers, fence)
             except BusAway:
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(STORE_AGAIN_S)
 
-    async def _store_once(
-        self, subject: str, payload: bytes, headers: dict[str, str], expect: Expectation | None
-    ) -> int:
+    async def _store_once(self, subject: str, payload: bytes, headers: dict[str, str], fence: Fence | None) -> int:
+        expect = Expectation(fence.sequence, fence.subject) if fence else None
         try:
             return await self.transport.store(subject, payload, headers, expect)
         except WrongSequence as why:
@@ -183,10 +186,9 @@ class Bus:
             landed = await self._landed(subject, headers[MESSAGE_ID])
             if landed is not None:
                 return landed
-            assert expect is not None
-            assert expect.subject is not None
-            fence = await self.transport.last("EVENTS", expect.subject)
-            if fence is not None and fence.sequence == expect.sequence:
+            assert fence is not None
+            standing = await self.transport.last("EVENTS", fence.subject)
+            if standing is not None and standing.sequence == fence.sequence:
                 # Replicas do not agree yet on another message under the same fence.
                 raise BusAway(f"{subject}: {why}") from None
             raise NotLeader(f"{subject}: a newer leader was elected") from None

@@ -74,6 +74,13 @@ class Follower:
         """Set once everything that was there at the start has been handled; stays set unless the stream goes back."""
         self.position = int(start) if isinstance(start, int) else 0
         """Sequence of the last message handled."""
+        self._reader: Reader | None = None
+        """Open, and of the stream that was read before."""
+
+    @property
+    def sure(self) -> bool:
+        """Whether it reads, and what it read stands in the stream: not so from a reconnect until that was looked at."""
+        return self._reader is not None and not self._reader.lost
 
     def open(self) -> Follower:
         self._task = asyncio.create_task(self._run(), name=f"follow {self._stream}")
@@ -136,8 +143,10 @@ class Follower:
             # Once the reader is open: were the stream another one afterwards, the reader would be lost with it.
             if self._relist is None:
                 await self._same_history()
+            self._reader = reader
             await self._hand_on(reader)
         finally:
+            self._reader = None
             await reader.close()
 
     async def _hand_on(self, reader: Reader) -> None:

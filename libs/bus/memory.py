@@ -272,6 +272,8 @@ class MemoryTransport:
 
 
 class _OrderedReader:
+    lost = False
+
     def __init__(self, cluster: MemoryCluster, stream: _Stream, subjects: tuple[str, ...], start: Start) -> None:
         self._cluster = cluster
         self._stream = stream
@@ -319,6 +321,8 @@ class _OrderedReader:
 
 
 class _DurableReader:
+    lost = False
+
     def __init__(self, cluster: MemoryCluster, stream: _Stream, durable: str) -> None:
         self._cluster = cluster
         self._stream = stream

@@ -85,6 +85,10 @@ class PullReader:
         else:
             self.lose(f"{status} {message.headers.get('Description', '')}")
 
+    @property
+    def lost(self) -> bool:
+        return self._lost is not None
+
     def lose(self, why: str) -> None:
         if self._lost is None:
             self._lost = why

@@ -120,6 +120,11 @@ class Reader(Protocol):
     pending: int
     """How many messages waited when it was opened."""
 
+    @property
+    def lost(self) -> bool:
+        """Whether it must be opened again, as after every reconnect."""
+        ...
+
     async def next(self, timeout_s: float) -> RawMessage | None:
         """The next message, or None when none came in time. Raises ReaderLost at any gap."""
         ...

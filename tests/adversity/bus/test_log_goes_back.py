@@ -229,3 +229,42 @@ async def test_an_election_is_later_than_any_before_whatever_the_clock_says(bus:
     await eventually(lambda: leader.leading)
     assert leader.term == int(ahead.timestamp()) * 1_000_000 + 1
     await leader.stop()
+
+
+async def test_nothing_is_decided_before_it_is_known_that_the_log_is_still_the_same(
+    bus: Bus, nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its election is older than the copy: the server would take what it decides on events that are gone."""
+    far = await connect(BusSettings(url=nats_server.url, identity="scheduler"))
+    leader = authority(far, "a")
+    await leader.start()
+    await eventually(lambda: leader.leading)
+    await bus.command(CordonNode(machine_id="kept"))
+    first_election = leader.term
+    await asyncio.to_thread(nats_server.back_up, tmp_path / "copy")
+    assert (await bus.command(CordonNode(machine_id="lost"))).status == "done"
+    assert leader.term == first_election
+    looks = asyncio.Event()
+    same_history = Follower._same_history
+
+    async def after_a_while(self: Follower) -> None:
+        await looks.wait()
+        await same_history(self)
+
+    monkeypatch.setattr(Follower, "_same_history", after_a_while)
+    await asyncio.to_thread(nats_server.put_back, tmp_path / "copy")
+    before = (await bus.transport.extent("EVENTS")).last
+    asked = asyncio.ensure_future(bus.command(CordonNode(machine_id="late")))
+    await eventually(lambda: far.connected)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(asked), 1.5)
+    assert (await bus.transport.extent("EVENTS")).last == before
+    looks.set()
+    await asyncio.wait_for(far.void.wait(), 20)
+    await leader.stop()
+    await far.close()
+    following = authority(bus, "a")
+    await following.start()
+    assert (await asked).status == "done"
+    assert following.state.cordoned == {"kept": "", "late": ""}
+    await following.stop()
