@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import TypeVar
 
 import click
 import msgspec
@@ -17,26 +19,21 @@ from cli.processes import alive
 from libs.events.contract import Question
 from libs.events.library import ImportUnderWay
 from libs.events.questions import (
+    STANDINGS,
+    AskStanding,
     LibraryAnswer,
     ListLibrary,
     ListModels,
     ListNodes,
-    ListPolicies,
-    ListTenancy,
     ModelsAnswer,
     NodesAnswer,
-    PoliciesAnswer,
     SchedulerState,
+    Standing,
     StateAnswer,
-    TenancyAnswer,
 )
 from libs.events.views import ModelView, NodeView
 
-OWNERS: dict[str, tuple[Question, type]] = {
-    "accounting": (ListTenancy(of=("org",)), TenancyAnswer),
-    "guard": (ListPolicies(), PoliciesAnswer),
-    "mirror": (ListLibrary(), LibraryAnswer),
-}
+T = TypeVar("T")
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -71,35 +68,40 @@ async def status(cluster: Cluster) -> None:
 async def look(cluster: Cluster) -> Status:
     """Ask everybody, side by side; whoever does not answer is shown so."""
 
-    imports: tuple[ImportUnderWay, ...] = ()
-
-    async def state_of(name: str, question: Question, kind: type) -> Part:
-        nonlocal imports
+    async def state_of(name: str, question: AskStanding) -> Part:
         try:
-            answer: object = await cluster.ask(question, kind, timeout_s=2)
-            if isinstance(answer, LibraryAnswer):
-                imports = answer.imports
-            return Part(name, "answers")
+            return Part(name, told(await cluster.ask(question, Standing, timeout_s=2)))
         except Failed as error:
             return Part(name, error.message)
 
-    parts = list(await asyncio.gather(*(state_of(name, *asked) for name, asked in OWNERS.items())))
-    nodes: tuple[NodeView, ...] = ()
-    models: tuple[ModelView, ...] = ()
-    position = None
-    try:
-        scheduler = await cluster.ask(SchedulerState(), StateAnswer, timeout_s=2)
-        position = scheduler.position
-        parts.insert(0, Part("scheduler", f"{scheduler.instance} {'leads' if scheduler.leader else 'stands by'}"))
-        nodes = (await cluster.ask(ListNodes(), NodesAnswer)).nodes
-        models = (await cluster.ask(ListModels(), ModelsAnswer)).models
-    except Failed as error:
-        parts.insert(0, Part("scheduler", error.message))
+    async def answered(question: Question, kind: type[T]) -> T | None:
+        """None: whoever should answer is shown as it is."""
+        with suppress(Failed):
+            return await cluster.ask(question, kind, timeout_s=2)
+        return None
+
+    parts, state, there, defined, library = await asyncio.gather(
+        asyncio.gather(*(state_of(name, kind()) for name, kind in STANDINGS.items())),
+        answered(SchedulerState(), StateAnswer),
+        answered(ListNodes(), NodesAnswer),
+        answered(ListModels(), ModelsAnswer),
+        answered(ListLibrary(), LibraryAnswer),
+    )
+    position = state.position if state is not None else None
+    nodes = there.nodes if there is not None else ()
+    models = defined.models if defined is not None else ()
+    imports = library.imports if library is not None else ()
     if cluster.home is not None:
-        parts = with_processes(parts, cluster.home.record().parts)
+        parts = with_processes(list(parts), cluster.home.record().parts)
     home = cluster.home
     base_url = home.endpoint().base_url if home is not None and home.endpoint_file.exists() else None
     return Status(tuple(parts), nodes, models, position, base_url, imports)
+
+
+def told(standing: Standing) -> str:
+    """What one instance says of itself."""
+    role = f"{standing.instance} {'leads' if standing.leads else 'stands by'}"
+    return "; ".join((role, *standing.problems))
 
 
 def with_processes(parts: list[Part], seen: dict[str, PartSeen]) -> list[Part]:

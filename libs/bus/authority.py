@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 from libs.events import BadPayload, Command, Event, UnknownTag, decode, decode_as, tag_of
 from libs.events.commands import Outcome, Problem
 from libs.events.leadership import ELECTIONS
-from libs.events.questions import Examine, Examined
+from libs.events.questions import STANDINGS, AskStanding, Examine, Examined, Standing
 from libs.events.refusal import Refused
 from libs.events.subjects import elected as elected_subject
 from libs.events.subjects import matches
@@ -64,6 +64,7 @@ class Authority(Generic[S]):
     after every fold and every ``tick_s`` until it returns nothing, so it must be settled by its own events.
     ``on_change(state, position)`` writes the views; leader only.
     ``on_known()`` is called once, when the log was read to its end: what answers with the state begins there.
+    ``problems()`` is what the service says of itself beside that it leads or stands by; without it, ``not_ready()``.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Authority(Generic[S]):
         react: Callable[[S, datetime], Sequence[tuple[str, Event]]] | None = None,
         on_change: Callable[[S, int], Awaitable[None]] | None = None,
         on_known: Callable[[], Awaitable[None]] | None = None,
+        problems: Callable[[], Sequence[str]] | None = None,
         owns: Sequence[str] = (),
         snapshot: Snapshot[S] | None = None,
         tick_s: float = 1.0,
@@ -94,6 +96,7 @@ class Authority(Generic[S]):
         self._react = react
         self._on_change = on_change
         self._on_known = on_known
+        self._problems = problems or self.not_ready
         self._owns = frozenset(owns)
         self._tick_s = tick_s
         self._snapshot = snapshot
@@ -136,6 +139,7 @@ class Authority(Generic[S]):
         return [*reasons, *filter(None, (self._outdated, self._void))]
 
     async def start(self) -> None:
+        await self._bus.answer(self._service, {STANDINGS[self._service]: self._standing})
         start = await self._restore() if self._snapshot is not None else 0
         self._follower = await self._bus.follow(
             "EVENTS", self._subjects, self._fold, start=start, on_unread=self._unread, begin_anew=self._went_back
@@ -143,6 +147,10 @@ class Authority(Generic[S]):
         self._task = asyncio.create_task(self._run(), name=f"{self._service} authority")
         if self._on_known is not None:
             self._opening = asyncio.create_task(self._open(self._on_known), name=f"{self._service} opens")
+
+    async def _standing(self, _question: AskStanding) -> Standing:
+        problems = tuple(self._problems())
+        return Standing(instance=self.instance, leads=self.leading, position=self.position, problems=problems)
 
     async def _open(self, on_known: Callable[[], Awaitable[None]]) -> None:
         assert self._follower is not None

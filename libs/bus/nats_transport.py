@@ -21,6 +21,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.micro import add_service
 from nats.micro.request import Request
+from nats.micro.service import Service
 
 from .nats_answers import NO_MESSAGE, UNREACHABLE, ApiRefused, meaning
 from .nats_client import MendedClient
@@ -70,6 +71,7 @@ class NatsTransport:
         self._link = link
         self._prefix = inbox_prefix
         self.readers: set[PullReader] = set()
+        self._services: dict[str, Service] = {}
         self.identity = identity
         self.on_failure: Callable[[str], None] = lambda why: None
         """Called when the connection is beyond repair: the process should end and be started again."""
@@ -358,7 +360,10 @@ class NatsTransport:
         return Reply(message.data, problem)
 
     async def serve(self, name: str, version: str, endpoints: Mapping[str, Answerer]) -> Stop:
-        service = await add_service(self.client, name=name, version=version, description=f"llmgw {name}")
+        service = self._services.get(name)
+        if service is None:
+            service = await add_service(self.client, name=name, version=version, description=f"llmgw {name}")
+            self._services[name] = service
 
         def wrap(answerer: Answerer) -> Callable[[Request], Awaitable[None]]:
             async def handle(request: Request) -> None:
@@ -376,8 +381,9 @@ class NatsTransport:
         await self._flush()
 
         async def stop() -> None:
-            with suppress(nats.errors.Error):
-                await service.stop()
+            if self._services.pop(name, None) is not None:
+                with suppress(nats.errors.Error):
+                    await service.stop()
 
         return stop
 

@@ -46,6 +46,43 @@ class ExamineGuard(Examine, frozen=True, kw_only=True, tag="ask.guard.examine.v1
 class ExamineMirror(Examine, frozen=True, kw_only=True, tag="ask.mirror.examine.v1"): ...
 
 
+class AskStanding(Question, frozen=True, kw_only=True, tag="ask.standing.v0"):
+    """How an instance of a service is. It is answered always, also before the instance has read the log."""
+
+
+@registered
+class SchedulerStanding(AskStanding, frozen=True, kw_only=True, tag="ask.scheduler.standing.v1"): ...
+
+
+@registered
+class AccountingStanding(AskStanding, frozen=True, kw_only=True, tag="ask.accounting.standing.v1"): ...
+
+
+@registered
+class GuardStanding(AskStanding, frozen=True, kw_only=True, tag="ask.guard.standing.v1"): ...
+
+
+@registered
+class MirrorStanding(AskStanding, frozen=True, kw_only=True, tag="ask.mirror.standing.v1"): ...
+
+
+STANDINGS: dict[str, type[AskStanding]] = {
+    "scheduler": SchedulerStanding,
+    "accounting": AccountingStanding,
+    "guard": GuardStanding,
+    "mirror": MirrorStanding,
+}
+
+
+class Standing(Value, frozen=True, kw_only=True):
+    instance: str
+    leads: bool = False
+    position: int = 0
+    """Sequence in EVENTS of the last event folded."""
+    problems: tuple[str, ...] = ()
+    """Why it does not do its work, or not all of it, and what whoever runs it should know, as sentences."""
+
+
 @registered
 class ExplainModel(Question, frozen=True, kw_only=True, tag="ask.scheduler.explain.v1"):
     model: str

@@ -58,6 +58,7 @@ class Mirror:
             react=lambda state, now: [*self._imports.due(state), *retirements(state, now)],
             on_change=self._publish,
             on_known=self._open,
+            problems=self.not_ready,
             owns=("library", "mirror"),
             snapshot=Snapshot(settings.data_dir / "snapshot.json", State, core),
         )

@@ -66,7 +66,7 @@ def test_a_part_that_dies_is_started_again(cluster: Cluster) -> None:
 
     wait_for(lambda: cluster.pids().get("guard", pid) != pid)
 
-    wait_for(lambda: "guard: answers" in cluster.text("status"))
+    wait_for(lambda: "guard: guard-1 leads" in cluster.text("status"))
     assert cluster.restarts()["guard"] == before + 1
 
 
