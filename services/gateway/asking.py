@@ -72,8 +72,16 @@ class Engines:
         self._busy: set[Connection] = set()
         self._ending = False
 
-    def attempts(self, model: str, meter: Meter) -> Attempts:
-        return Attempts(self._routes, self._waiting, model, meter, self._attempts)
+    def attempts(self, model: str, meter: Meter, call: Call) -> Attempts:
+        return Attempts(self._routes, self._waiting, model, meter, self._attempts, self._until(call), self._late)
+
+    def _late(self) -> Fault:
+        return errors.deadline(self._deadline_s)
+
+    def _until(self, call: Call) -> float:
+        """When its client has waited long enough, by the loop's clock: counted from its arrival, whatever was done for
+        it meanwhile and however many engines were asked."""
+        return self._loop.time() + self._deadline_s - (time.perf_counter() - call.started)
 
     @asynccontextmanager
     async def asked(
@@ -142,7 +150,7 @@ class Engines:
             connection.abort()
             raise Abandoned
         call.connection = connection
-        connection.deadline = self._loop.time() + self._deadline_s
+        connection.deadline = self._until(call)
         self._busy.add(connection)
         connection.send(head, body)
         try:
@@ -198,7 +206,7 @@ class Engines:
         if kind == "odd":
             return errors.upstream_odd()
         if kind == "deadline":
-            return errors.deadline(self._deadline_s)
+            return self._late()
         if kind == "stalled":
             return errors.stalled(self._stall_s)
         return errors.upstream_failed(None)
@@ -225,13 +233,28 @@ class Engines:
 class Attempts:
     """The endpoints asked for one request: of the model it asks for, then of those that model names as fallbacks."""
 
-    __slots__ = ("_chain", "_left", "_meter", "_most", "_routes", "_step", "_tried", "_waiting", "last", "model")
+    __slots__ = (
+        *("_chain", "_late", "_left", "_meter", "_most", "_routes", "_step", "_tried", "_until", "_waiting"),
+        *("last", "model"),
+    )
 
-    def __init__(self, routes: Routes, waiting: Waiting, model: str, meter: Meter, most: int) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        waiting: Waiting,
+        model: str,
+        meter: Meter,
+        most: int,
+        until: float,
+        late: Callable[[], Fault],
+    ) -> None:
+        """``until``: when nobody is asked any more, by the loop's clock; ``late``: what the client hears then."""
         self._routes = routes
         self._waiting = waiting
         self._meter = meter
         self._left = self._most = most
+        self._until = until
+        self._late = late
         self._tried: list[str] = []
         self._chain: tuple[str, ...] = ()
         self._step = 0
@@ -243,7 +266,7 @@ class Attempts:
     def next(self) -> Target | None:
         """The endpoint to ask now; None when the model has none that may be: ``otherwise`` knows what then."""
         served = self._routes.find(self.model)
-        if served is None or not self._left:
+        if served is None or not self._left or asyncio.get_running_loop().time() >= self._until:
             return None
         target = served.choose(self._tried, asyncio.get_running_loop().time())
         return self._taken(target) if target is not None else None
@@ -269,6 +292,8 @@ class Attempts:
         if not self._chain:
             self._chain = _chain(self._routes, self.model)
         while True:
+            if asyncio.get_running_loop().time() >= self._until:
+                raise self.last.fault() if self.last is not None else self._late()
             asleep: str | None = None
             for step in range(self._step, len(self._chain)):
                 served = self._routes.find(self._chain[step])

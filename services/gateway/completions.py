@@ -213,7 +213,7 @@ class Completions:
         spoken: Spoken | None,
     ) -> None:
         shortened = False
-        attempts = self._engines.attempts(served.route.model, meter)
+        attempts = self._engines.attempts(served.route.model, meter, call)
         while True:
             target = attempts.next()
             if target is None:

@@ -43,7 +43,12 @@ class GatewaySettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_
     ] = None
     max_body_bytes: Annotated[int, Meta(ge=1024, description="Longest request body that is taken.")] = 20 * 1024 * 1024
     deadline_s: Annotated[
-        float, Meta(gt=0, description="How long a client waits for the first token, or for a whole answer at once.")
+        float,
+        Meta(
+            gt=0,
+            description="How long a client waits for the first token, or for a whole answer at once: counted from its "
+            "arrival, for all engines that are asked together.",
+        ),
     ] = 600.0
     stall_s: Annotated[float, Meta(gt=0, description="How long an engine may send nothing before it is given up.")] = (
         300.0

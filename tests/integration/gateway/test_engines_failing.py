@@ -141,6 +141,25 @@ async def test_an_engine_that_hangs_is_given_up(
     assert (record.status, record.completion_tokens) == ("upstream_error", 3)
 
 
+async def test_the_deadline_is_the_clients_and_not_each_engines(
+    world: World, connect_as: Callable[[str], Awaitable[Bus]]
+) -> None:
+    """Given three engines of which none answers, then the client waits once, and is told so."""
+    engines = [world.engine(name) for name in ("one", "two", "three")]
+    await world.route(*engines)
+    gateway = await world.gateway(await connect_as("gateway"), deadline_s=1.0)
+    for engine in engines:
+        await asyncio.to_thread(engine.behave, hang_after=0)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    response = await gateway.chat()
+    waited = loop.time() - started
+    assert (response.status, response.error["code"]) == (504, "deadline_exceeded")
+    record = await world.record(response.request_id)
+    assert record.attempts == 1
+    assert 1.0 <= record.duration_ms / 1000 < 2.0, waited
+
+
 async def test_a_frozen_engine_is_a_deadline_not_a_hang(
     world: World, sim_engine: SimEngine, connect_as: Callable[[str], Awaitable[Bus]]
 ) -> None:
