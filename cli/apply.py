@@ -17,6 +17,7 @@ from cli.declared import BadFile, Kind, Weights, kinds_held, read
 from cli.failure import Failed
 from cli.library import bring
 from cli.plan import Current, Step, document, plan, pruning, sections, still_used, unknown_policies
+from cli.visible import say
 from libs.events.codec import encode
 from libs.events.commands import ImportVersion
 from libs.events.questions import (
@@ -92,7 +93,7 @@ async def apply(cluster: Cluster, files: tuple[str, ...], dry_run: bool, yes: bo
         return
     if not yes:
         for line in plan_lines(steps):
-            click.echo(line, err=True)
+            say(line, err=True)
         if not confirmed(files):
             raise Failed("nothing was done: it was not confirmed")
     await carry_out(cluster, steps)

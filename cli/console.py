@@ -14,6 +14,8 @@ from pathlib import Path
 
 import click
 
+from cli.visible import in_one_line
+
 FOLLOW_S = 0.1
 LARGEST_LOG_BYTES = 64 * 1024 * 1024
 """A log file beyond this is moved aside (one older is kept): nobody watches the disk of a demo."""
@@ -45,7 +47,7 @@ class Console:
         """One line of a part."""
         self.width = max(self.width, len(part))
         colour = COLOURS[sum(part.encode()) % len(COLOURS)]
-        self.plain(f"{click.style(part.ljust(self.width), fg=colour)} | {line[:LINE_BYTES]}")
+        self.plain(f"{click.style(part.ljust(self.width), fg=colour)} | {in_one_line(line[:LINE_BYTES])}")
 
     def plain(self, line: str) -> None:
         """A line to copy from: nothing stands before it."""

@@ -6,6 +6,8 @@ from typing import IO, Any
 
 import click
 
+from cli.visible import visible
+
 
 class Failed(click.ClickException):
     """What was wrong, what was found, what to do."""
@@ -13,4 +15,4 @@ class Failed(click.ClickException):
     exit_code = 1
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"llmgw: {self.message}", file=file, err=file is None)
+        click.echo(visible(f"llmgw: {self.message}"), file=file, err=file is None)

@@ -12,6 +12,7 @@ import msgspec
 
 from cli.cluster import Cluster, on_cluster
 from cli.tenancy import allowance, allowance_options, amendment, changed_options, path_of
+from cli.visible import say
 from libs.events.commands import AmendKey, CreateKey, RevokeKey
 from libs.events.questions import ListTenancy, TenancyAnswer
 from libs.events.tenancy import Allowance, Role
@@ -94,7 +95,7 @@ async def create(
     await cluster.send(new.command(project, name, roles, await allowance(cluster, **allowed), expires_at))
     cluster.out.one(new, [new.key])
     # On stderr: what is captured is the key alone.
-    click.echo(f"This is key {new.key_id}. It is shown this once: keep it now.", err=True)
+    say(f"This is key {new.key_id}. It is shown this once: keep it now.", err=True)
 
 
 @key.command("change")

@@ -10,6 +10,7 @@ import msgspec
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.progress import ProgressLine, words
+from cli.visible import say
 from libs.bus import Delivery
 from libs.events import encode_token, plane, tag_of
 from libs.events.commands import CancelImport, ImportVersion, RemoveVersion
@@ -40,7 +41,7 @@ async def list_library(cluster: Cluster) -> None:
         for version, files in entry.versions.items()
     ]
     for one in answer.imports:
-        click.echo(import_line(one), err=True)
+        say(import_line(one), err=True)
     columns = [("NAME", "name"), ("VERSION", "version"), ("LATEST", "latest"), ("FILES", "files")]
     columns += [("BYTES", "size_bytes"), ("SERVED BY", "mirrors")]
     cluster.out.rows(rows, columns, "the library is empty: `llmgw library import`")

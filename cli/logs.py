@@ -10,6 +10,7 @@ import click
 from cli.cluster import Cluster, on_cluster
 from cli.events import last_sequence
 from cli.failure import Failed
+from cli.visible import say
 from libs.bus import Delivery
 from libs.events.questions import AskLogs, ListModels, ListNodes, LogsAnswer, ModelsAnswer, NodesAnswer
 from libs.events.shard import ShardEvent
@@ -86,7 +87,7 @@ async def _of_model(cluster: Cluster, model: ModelView, running: dict[str, str])
     others = [one for one in found if one != shard] if alive else []
     state = "runs" if alive else "has ended"
     more = f"; others that run: {_some(others)}" if others else ""
-    click.echo(f"{shard} on {machine_id}, which {state}{more}", err=True)
+    say(f"{shard} on {machine_id}, which {state}{more}", err=True)
     return machine_id, shard
 
 

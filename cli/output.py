@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import click
 import msgspec
 
+from cli.visible import in_json, in_one_line, say
+
 
 class Output(Protocol):
     """Where a command's result goes."""
@@ -34,10 +36,10 @@ class Json:
         self.one([plain(row) for row in rows], ())
 
     def one(self, value: Any, text: Iterable[str]) -> None:
-        click.echo(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2).decode())
+        click.echo(in_json(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2).decode()))
 
     def event(self, value: Any, text: str) -> None:
-        click.echo(msgspec.json.encode(plain(value)).decode())
+        click.echo(in_json(msgspec.json.encode(plain(value)).decode()))
         sys.stdout.flush()
 
 
@@ -46,20 +48,20 @@ class Text:
 
     def rows(self, rows: Sequence[Any], columns: Sequence[tuple[str, str]], empty: str) -> None:
         if not rows:
-            click.echo(empty)
+            say(empty)
             return
         cells = [[heading for heading, _ in columns]]
-        cells += [[cell(value_of(row, field)) for _, field in columns] for row in rows]
+        cells += [[in_one_line(cell(value_of(row, field))) for _, field in columns] for row in rows]
         widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
         for line in cells:
             click.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
 
     def one(self, value: Any, text: Iterable[str]) -> None:
         for line in text:
-            click.echo(line)
+            say(line)
 
     def event(self, value: Any, text: str) -> None:
-        click.echo(text)
+        say(text)
         sys.stdout.flush()
 
 

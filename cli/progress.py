@@ -7,6 +7,8 @@ import time
 
 import click
 
+from cli.visible import in_one_line
+
 LINE_EVERY_S = 5.0
 """Where lines stay: in a file, a pipe, a build's log."""
 
@@ -15,7 +17,7 @@ class ProgressLine:
     """Bytes, rate and time left of one thing."""
 
     def __init__(self, what: str) -> None:
-        self._what = what
+        self._what = in_one_line(what)
         self._terminal = sys.stderr.isatty()
         self._width = 0
         self._next = 0.0

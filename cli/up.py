@@ -22,6 +22,7 @@ from cli.ports import choose
 from cli.processes import alive, end, seen, wait_gone
 from cli.running import Running, stop_engines
 from cli.supervisor import last_words
+from cli.visible import say
 
 HOLD_S = 30.0
 STOP_S = 90.0
@@ -132,7 +133,7 @@ def wait_detached(home: Home, child: subprocess.Popen[bytes], log_bytes: int) ->
             return
         if ours and record.phase == "starting" and record.reason != told:
             told = record.reason
-            click.echo(told, err=True)
+            say(told, err=True)
         if child.poll() is not None:
             record = home.record()
             failed = record.up is not None and record.up.pid == child.pid and record.phase == "failed"
@@ -162,10 +163,10 @@ def down(state_dir: Path | None, out: Output) -> None:
         if not any(alive(one.process) for one in record.parts.values()):
             out.one({"stopped": True}, [f"stopped the cluster in {home.root}"])
             return
-        click.echo(f"`up` ended before everything had: see {home.log('up')}", err=True)
+        say(f"`up` ended before everything had: see {home.log('up')}", err=True)
     left = {name: one.process for name, one in record.parts.items() if alive(one.process)}
     end(left.values())
-    asyncio.run(stop_engines(home, record.agents, lambda line: click.echo(line, err=True)))
+    asyncio.run(stop_engines(home, record.agents, lambda line: say(line, err=True)))
     home.endpoint_file.unlink(missing_ok=True)
     if record.parts:
         record.parts, record.phase = {}, "stopped"

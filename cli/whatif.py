@@ -14,6 +14,7 @@ from cli.declared import KINDS, Item, read
 from cli.events import last_sequence
 from cli.failure import Failed
 from cli.past import events_until, last_samples
+from cli.visible import say
 from libs.events.commands import DefineModel, DrainNode, RemoveModel, StopModel
 from libs.events.contract import Command
 from libs.events.model import ModelSpec
@@ -50,7 +51,7 @@ async def plan(
     others = sorted({item.kind for item in items if not isinstance(item.spec, ModelSpec)}, key=KINDS.index)
     if others:
         # On stderr: what is printed is the plan.
-        click.echo(f"not looked at, because only models are placed: {', '.join(others)}", err=True)
+        say(f"not looked at, because only models are placed: {', '.join(others)}", err=True)
     commands: list[Command] = [DefineModel(spec=item.spec) for item in items if isinstance(item.spec, ModelSpec)]
     commands += [StopModel(model=name) for name in stopped]
     commands += [RemoveModel(model=name) for name in removed]
