@@ -9,9 +9,12 @@ import click
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.output import Output, json_option
-from libs.bus import BusError, ensure
+from libs.bus import BusError, NoRoom, ensure
 from libs.bus.identities import GRANTS, authorization, ensure_seed, grants, machine_of, node_identity, users_in
+from libs.bus.topology import LEAST_USAGE_BYTES, RECORD_BYTES
 from libs.runtime.secrets import fleet_secret
+
+AWAY_HOURS = 24.0
 
 
 @click.group()
@@ -23,11 +26,29 @@ def bus() -> None:
 @click.option(
     "--replicas", type=click.Choice(["1", "3", "5"]), default="1", show_default=True, help="Copies of every stream."
 )
+@click.option(
+    "--requests-per-s",
+    type=click.FloatRange(0.1, 1_000_000),
+    help="Size the stream of usage: so many requests a second are to be kept while PostgreSQL is away.",
+)
+@click.option("--away-hours", type=click.FloatRange(0.1, 10_000), help="… for so many hours.  [default: 24]")
 @on_cluster
-async def init(cluster: Cluster, replicas: str) -> None:
-    """Create or update every stream, bucket and consumer. Changes nothing that is as it should be."""
+async def init(cluster: Cluster, replicas: str, requests_per_s: float | None, away_hours: float | None) -> None:
+    """Create or update every stream, bucket and consumer. Changes nothing that is as it should be.
+
+    Usage that PostgreSQL has not taken in waits in a stream. It holds what it was sized to, or 4 GiB, or as much as the
+    disk has room for; when it is full, gateways keep usage in their spools, and refuse requests when those are full.
+    """
+    if away_hours is not None and requests_per_s is None:
+        raise Failed("--away-hours says how long usage is kept at --requests-per-s: name both")
+    usage_bytes = None
+    if requests_per_s is not None:
+        wanted = int(requests_per_s * (away_hours or AWAY_HOURS) * 3600 * RECORD_BYTES)
+        usage_bytes = max(wanted, LEAST_USAGE_BYTES)
     try:
-        done = await ensure(cluster.bus, int(replicas))
+        done = await ensure(cluster.bus, int(replicas), usage_bytes)
+    except NoRoom as error:
+        raise Failed(f"{error}. Give it a larger disk, or name fewer --requests-per-s or --away-hours") from None
     except BusError as error:
         raise Failed(f"the bus is not as it must be: {error}") from None
     cluster.out.one({"done": done}, done or ["nothing to do: every stream, bucket and consumer is there"])

@@ -73,7 +73,10 @@ class Cluster:
         except Unanswered as error:
             raise Failed(str(error)) from None
         except BusAway as error:
-            raise Failed(f"the command could not be sent, nothing was changed: {error}") from None
+            raise Failed(
+                f"the bus did not take the command: {error}. It may have been logged all the same, and is carried out "
+                "then: look before it is sent again"
+            ) from None
 
 
 def outcome_words(outcome: Outcome) -> str:

@@ -148,7 +148,7 @@ class Layout:
         service = name.partition("@")[0]
         # A gateway is not ready before an engine serves; that it answers is enough to begin with.
         probe = f"{self.ports[GATEWAY]}/health" if name == GATEWAY else f"{self.ports[f'{name} status']}/ready"
-        return self._part(name, self.run_command(service, name), _http(f"http://{HOST}:{probe}"))
+        return self._part(name, self.run_command(service, name), answers(f"http://{HOST}:{probe}"))
 
     def run_command(self, service: str, name: str) -> list[str]:
         """The command that runs a service with the settings of a part."""
@@ -179,7 +179,7 @@ def _tcp(answers: Callable[[], bool], otherwise: str) -> Callable[[], Awaitable[
     return ready
 
 
-def _http(url: str) -> Callable[[], Awaitable[list[str]]]:
+def answers(url: str) -> Callable[[], Awaitable[list[str]]]:
     """Ask a service; what it says it waits for."""
 
     def ask() -> list[str]:

@@ -24,11 +24,14 @@ from cli.output import Quiet
 from cli.parts import CONTROL, GATEWAY, NATS, POSTGRES, Layout
 from cli.run import stop_engines_of
 from cli.supervisor import Part, Supervisor
-from libs.bus import BusError, ensure
+from libs.bus import BusError, NoRoom, ensure, supervise
+from libs.bus.topology import LEAST_USAGE_BYTES, USAGE_BYTES
 from libs.runtime.servers.nats import NoBinary
 from libs.runtime.servers.postgres import PrepareFailed
 
 SERVERS_S = 60.0
+LOOK_AT_DISK_S = 2.0
+FULL_BYTES, ROOM_BYTES = 16_000_000, 64_000_000
 SERVICES_S = 120.0
 
 
@@ -108,6 +111,7 @@ class Running:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal)
         showing = asyncio.create_task(self._console.run())
+        watching = supervise(self._watch_disk, name="the look at the disk", fail=self._say)
         starting = asyncio.create_task(self._start())
         asked = asyncio.create_task(self._asked_to_stop.wait())
         failure = ""
@@ -122,6 +126,7 @@ class Running:
         finally:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
+            watching.cancel()
             await self._stop()
             self._phase("failed" if failure else "stopped", failure)
             showing.cancel()
@@ -150,7 +155,13 @@ class Running:
         await supervisor.wait_ready([NATS], SERVERS_S)
         async with reached(layout.nats.url, self._home.identity("operator"), "operator") as bus:
             try:
-                await ensure(bus)
+                free = shutil.disk_usage(layout.nats.directory).free
+                await ensure(bus, most_usage_bytes=min(USAGE_BYTES, max(LEAST_USAGE_BYTES, free // 4)))
+            except NoRoom as error:
+                raise Failed(
+                    f"{error}. {layout.nats.directory} has {free // 10**6} MB free: make room there, or name another "
+                    "--state-dir"
+                ) from None
             except BusError as error:
                 raise Failed(f"the streams of the bus cannot be made: {error}") from None
             self._phase("starting", "starting the services")
@@ -214,4 +225,21 @@ class Running:
             for name, keeper in self._supervisor.keepers.items()
             if keeper.process is not None
         }
-        self._home.remember(self._record)
+        try:
+            self._home.remember(self._record)
+        except OSError as error:
+            self._say(f"what runs cannot be written to {self._home.record_file}: {error}")
+
+    async def _watch_disk(self) -> None:
+        """A nats-server whose disk was full stores nothing more, though there be room again, until it is begun anew."""
+        was_full = False
+        while True:
+            await asyncio.sleep(LOOK_AT_DISK_S)
+            free = shutil.disk_usage(self._home.root).free
+            if free < FULL_BYTES and not was_full:
+                was_full = True
+                self._say(f"the disk of {self._home.root} is full: nothing is stored until there is room")
+            elif free > ROOM_BYTES and was_full:
+                was_full = False
+                self._say("there is room on the disk again: nats-server is started anew")
+                self._supervisor.keepers[NATS].begin_anew()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TypeVar
@@ -14,8 +15,10 @@ from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.home import PartSeen
 from cli.library import import_line
-from cli.parts import GATEWAY
+from cli.parts import GATEWAY, NATS, answers
 from cli.processes import alive
+from cli.running import FULL_BYTES
+from libs.bus import BusError, missing
 from libs.events.contract import Question
 from libs.events.library import ImportUnderWay
 from libs.events.questions import (
@@ -34,6 +37,12 @@ from libs.events.questions import (
 from libs.events.views import ModelView, NodeView
 
 T = TypeVar("T")
+OVER_HALF = {
+    "USAGE": " of usage the ledger does not have: is accounting well, and PostgreSQL?",
+    "COMMANDS": " of commands nobody carries out: which owner is away?",
+    "PARKED": " of messages that could not be handled: see `llmgw events show SEQUENCE --stream PARKED`",
+}
+LITTLE_BYTES = 512_000_000
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -80,7 +89,8 @@ async def look(cluster: Cluster) -> Status:
             return await cluster.ask(question, kind, timeout_s=2)
         return None
 
-    parts, state, there, defined, library = await asyncio.gather(
+    bus, parts, state, there, defined, library = await asyncio.gather(
+        bus_state(cluster),
         asyncio.gather(*(state_of(name, kind()) for name, kind in STANDINGS.items())),
         answered(SchedulerState(), StateAnswer),
         answered(ListNodes(), NodesAnswer),
@@ -91,8 +101,11 @@ async def look(cluster: Cluster) -> Status:
     nodes = there.nodes if there is not None else ()
     models = defined.models if defined is not None else ()
     imports = library.imports if library is not None else ()
+    parts = [Part(NATS, bus), *parts]
     if cluster.home is not None:
-        parts = with_processes(list(parts), cluster.home.record().parts)
+        record = cluster.home.record()
+        parts = with_processes(parts, record.parts)
+        parts = await asyncio.gather(*(with_reasons(part, record.ports.get(f"{part.name} status")) for part in parts))
     home = cluster.home
     base_url = home.endpoint().base_url if home is not None and home.endpoint_file.exists() else None
     return Status(tuple(parts), nodes, models, position, base_url, imports)
@@ -102,6 +115,37 @@ def told(standing: Standing) -> str:
     """What one instance says of itself."""
     role = f"{standing.instance} {'leads' if standing.leads else 'stands by'}"
     return "; ".join((role, *standing.problems))
+
+
+async def bus_state(cluster: Cluster) -> str:
+    """Whether the bus is as this version needs it, and has room."""
+    try:
+        wrong = await missing(cluster.bus)
+        rooms = {stream: await cluster.bus.room(stream) for stream in OVER_HALF}
+    except BusError as error:
+        return f"does not answer for its streams: {error}"
+    said = []
+    if wrong:
+        more = f" and {len(wrong) - 1} more" if wrong[1:] else ""
+        said.append(f"is not as this version needs it: {wrong[0]}{more}: run `llmgw bus init`")
+    for stream, room in rooms.items():
+        if room.bytes * 2 > room.bound > 0:
+            what = f"{room.bytes / 1e6:,.0f} of at most {room.bound / 1e6:,.0f} MB"
+            said.append(f"stream {stream} is over half full ({what}){OVER_HALF[stream]}")
+    if cluster.home is not None and cluster.home.nats.exists():
+        free = shutil.disk_usage(cluster.home.nats).free
+        if free < LITTLE_BYTES:
+            said.append(f"its disk is {'full' if free < FULL_BYTES else 'almost full'}: {free / 1e6:,.0f} MB are free")
+    return "; ".join(said) or "answers"
+
+
+async def with_reasons(part: Part, port: int | None) -> Part:
+    """With what a process of this machine says it waits for."""
+    if port is None or part.pid is None:
+        return part
+    told = await answers(f"http://127.0.0.1:{port}/ready")()
+    reasons = [reason for reason in told if reason not in part.state]
+    return msgspec.structs.replace(part, state=f"{part.state}; not ready: {'; '.join(reasons)}") if reasons else part
 
 
 def with_processes(parts: list[Part], seen: dict[str, PartSeen]) -> list[Part]:

@@ -86,9 +86,9 @@ class Keeper:
             self.restarts += 1
 
     async def _run(self) -> int:
-        self.part.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.part.log.open("ab") as log:
-            try:
+        try:
+            self.part.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.part.log.open("ab") as log:
                 # A session of its own: Ctrl-C at the terminal reaches only ``up``, which stops parts in order.
                 self._child = await asyncio.create_subprocess_exec(
                     *self.part.command,
@@ -98,12 +98,17 @@ class Keeper:
                     env={**os.environ, **self.part.env},
                     start_new_session=True,
                 )
-            except OSError as error:
-                self._say(self.part.name, f"cannot be started: {error}")
-                return 127
+        except OSError as error:
+            self._say(self.part.name, f"cannot be started: {error}")
+            return 127
         self.process = seen(self._child.pid)
         self._changed()
         return await self._child.wait()
+
+    def begin_anew(self) -> None:
+        """Ask it to end; it is started again at once."""
+        if self._child is not None and self._child.returncode is None:
+            self._child.send_signal(self.part.stop_signal)
 
     async def stop(self) -> None:
         """Ask it to end; kill its whole session after the grace."""

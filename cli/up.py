@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -170,7 +171,8 @@ def down(state_dir: Path | None, out: Output) -> None:
     home.endpoint_file.unlink(missing_ok=True)
     if record.parts:
         record.parts, record.phase = {}, "stopped"
-        home.remember(record)
+        with contextlib.suppress(OSError):  # on a full disk it names processes that are gone, which is found out
+            home.remember(record)
     if left:
         said = f"stopped what was left of the cluster in {home.root}"
     elif record.copied_from:

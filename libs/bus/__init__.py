@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from . import topology
 from .authority import Authority
@@ -14,7 +15,8 @@ from .nats_transport import NatsTransport
 from .owned import Overtaken, OwnedView
 from .snapshot import Snapshot
 from .tasks import supervise
-from .transport import AskFailed, BusAway, BusError, Misconfigured, TooLarge
+from .topology import NoRoom
+from .transport import AskFailed, BusAway, BusError, Full, Misconfigured, Room, TooLarge
 from .view import View
 from .work import Again, Park, Worker
 
@@ -31,19 +33,25 @@ async def connect(settings: BusSettings) -> Bus:
     return bus
 
 
-async def ensure(bus: Bus, replicas: int = 1) -> list[str]:
-    """Create or change streams, buckets and consumers to what the topology says; returns what was done.
-
-    Raises Misconfigured when the server did not take an option.
-    """
+async def ensure(
+    bus: Bus, replicas: int = 1, usage_bytes: int | None = None, most_usage_bytes: int = topology.USAGE_BYTES
+) -> list[str]:
+    """``topology.ensure`` of what this version needs."""
     assert isinstance(bus.transport, NatsTransport)
-    return await topology.ensure(bus.transport, replicas)
+    return await topology.ensure(bus.transport, replicas, usage_bytes, most_usage_bytes)
 
 
-async def verify(bus: Bus) -> None:
-    """Wait until the topology is there, or what of it this identity may look at, saying what is waited for."""
+async def missing(bus: Bus) -> list[str]:
+    """What of the topology is not there or not as it should be."""
     assert isinstance(bus.transport, NatsTransport)
-    await topology.verify(bus.transport, topology.SEEN_BY_NODES if bus.identity.startswith("node-") else None)
+    return await topology.missing(bus.transport)
+
+
+async def verify(bus: Bus, waiting: Callable[[str], None] = lambda why: None) -> None:
+    """Wait until the topology is there, or what of it this identity may look at; ``waiting`` is told for what."""
+    assert isinstance(bus.transport, NatsTransport)
+    only = topology.SEEN_BY_NODES if bus.identity.startswith("node-") else None
+    await topology.verify(bus.transport, only, waiting)
 
 
 async def keep(bus: Bus) -> None:
@@ -73,12 +81,15 @@ __all__ = [
     "Delivery",
     "Fence",
     "Follower",
+    "Full",
     "Misconfigured",
     "NatsTransport",
+    "NoRoom",
     "NotLeader",
     "Overtaken",
     "OwnedView",
     "Park",
+    "Room",
     "Snapshot",
     "TooLarge",
     "Unanswered",
@@ -87,6 +98,7 @@ __all__ = [
     "connect",
     "ensure",
     "keep",
+    "missing",
     "supervise",
     "verify",
 ]

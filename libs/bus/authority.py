@@ -114,6 +114,8 @@ class Authority(Generic[S]):
         self._task: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._outdated = ""
+        self.hindered = ""
+        """What of the bus keeps it from leading or deciding; empty: nothing does, or another instance leads."""
         """The log holds something of ours that this version cannot read: what is folded beyond is not to be used."""
         self._void = ""
         """The log is not the one that was folded: the process is to begin anew."""
@@ -136,7 +138,8 @@ class Authority(Generic[S]):
     def not_ready(self) -> list[str]:
         """Why it should not be relied on yet; a standby is ready."""
         reasons = [] if self.caught_up else [f"{self._service} has not read the log to its end yet"]
-        return [*reasons, *filter(None, (self._outdated, self._void))]
+        hindered = f"{self._service} cannot decide: {self.hindered}" if self.hindered else ""
+        return [*reasons, *filter(None, (self._outdated, self._void, hindered))]
 
     async def start(self) -> None:
         await self._bus.answer(self._service, {STANDINGS[self._service]: self._standing})
@@ -305,12 +308,14 @@ class Authority(Generic[S]):
                     await asyncio.sleep(0.5)
                     continue
                 if self._void or not (await self._lease.renew() or await self._lease.take()):
+                    self.hindered = self._lease.problem
                     await asyncio.sleep(0.5)
                     continue
                 try:
                     await self._lead()
                 except (NotLeader, BusAway, TimeoutError) as why:
                     log.warning("%s did not come to lead: %s", self._service, why)
+                    self.hindered = str(why) or type(why).__name__
                     await asyncio.sleep(0.5)
         except Exception as error:
             log.exception("%s cannot decide", self._service)
@@ -375,10 +380,12 @@ class Authority(Generic[S]):
                 async with self._deciding:
                     await self._settle()
                     await self._refresh()
+                    self.hindered = ""
             except NotLeader as why:
                 self._lose(str(why))
             except (BusAway, TimeoutError) as why:
-                log.warning("%s waits for the bus: %s", self._service, why or type(why).__name__)
+                self.hindered = str(why) or type(why).__name__
+                log.warning("%s waits for the bus: %s", self._service, self.hindered)
                 self._dirty.set()
                 await asyncio.sleep(0.5)
 

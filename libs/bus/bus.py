@@ -44,6 +44,7 @@ from .transport import (
     Progress,
     RawMessage,
     Reply,
+    Room,
     Start,
     Stop,
     TooLarge,
@@ -261,6 +262,14 @@ class Bus:
     async def progress(self, durable: str) -> Progress:
         """How far the work through a durable consumer of the topology is, whoever does it. Raises BusAway."""
         return await self.transport.progress(CONSUMERS[durable].stream, durable)
+
+    async def room(self, stream: str) -> Room:
+        """What a stream holds and may hold. Raises BusAway."""
+        return await self.transport.room(stream)
+
+    async def drop(self, stream: str, before: int) -> None:
+        """Remove the messages of a stream with a lower sequence. Raises BusAway."""
+        await self.transport.drop(stream, before)
 
     def view(self, bucket: str, kind: type[T]) -> View[T]:
         return View(self.transport, bucket, kind, self.fail)

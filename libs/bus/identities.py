@@ -47,6 +47,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """Buckets it writes."""
     keeps: str | None = None
     """The volatile stream it makes again when a restarted server lost it."""
+    clears: str | None = None
+    """The stream it removes messages from, once it has dealt with them."""
     leads: str | None = None
     """The lease it may take."""
     reads: tuple[str, ...] = ()
@@ -77,6 +79,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             allowed.append(f"llmgw.dlq.{stream}.{durable}")
         if self.keeps is not None:
             allowed += [f"$JS.API.STREAM.CREATE.{self.keeps}", f"$JS.API.CONSUMER.DURABLE.CREATE.{self.keeps}.*"]
+        if self.clears is not None:
+            allowed.append(f"$JS.API.STREAM.PURGE.{self.clears}")
         if self.leads is not None:
             allowed += [f"llmgw.evt.{self.leads}.main.elected", f"$KV.leases.{self.leads}"]
             allowed.append("$JS.API.STREAM.MSG.GET.KV_leases")
@@ -117,6 +121,7 @@ GRANTS: dict[str, Grant] = {
         says=("llmgw.evt.org.>", "llmgw.evt.team.>", "llmgw.evt.project.>", "llmgw.evt.key.>", "llmgw.evt.price.>"),
         answers=("llmgw.ask.accounting.>",),
         writes=("keys", "spend", "prices"),
+        clears="USAGE",
         leads="accounting",
         reads=("EVENTS", "KV_keys", "KV_spend", "KV_prices"),
         works=("cmd-accounting", "accounting-ledger"),

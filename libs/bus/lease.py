@@ -29,6 +29,10 @@ class Lease:
         self._revision: int | None = None
         self._renewed = 0.0
         self._began = True
+        self._seen = 0, 0.0
+        """The sequence of the lease as another has it, and since when (monotonic seconds)."""
+        self.problem = ""
+        """Why the bus did not say whose it is, or did not let it be taken, when that was last tried."""
 
     @property
     def revision(self) -> int | None:
@@ -40,6 +44,7 @@ class Lease:
         asked = time.monotonic()
         # Only a run that just began may take its own name's lease: two that run would take it from each other.
         earlier_run, self._began = self._began, False
+        self.problem = ""
         try:
             last = await self._transport.last("KV_leases", self._subject)
             if last is None:
@@ -47,12 +52,26 @@ class Lease:
             elif last.headers.get("KV-Operation") == "DEL" or (earlier_run and self._ours(last.payload)):
                 free_at = last.sequence
             else:
+                self._look_at(last.sequence, asked)
                 return False
             self._revision = await self._store(free_at)
-        except (WrongSequence, BusAway):
+        except WrongSequence:
+            return False
+        except BusAway as why:
+            self.problem = str(why)
             return False
         self._renewed = asked
         return True
+
+    def _look_at(self, sequence: int, now: float) -> None:
+        """Another's lease is renewed, or expires: where neither comes the server stores nothing any more."""
+        if sequence != self._seen[0]:
+            self._seen = sequence, now
+        elif now - self._seen[1] > 2 * TTL_S:
+            self.problem = (
+                f"the lease was neither renewed nor let go for {now - self._seen[1]:.0f} s: the bus stores nothing, "
+                "its disk may be full or have been (nats-server must be started anew then)"
+            )
 
     async def free(self) -> bool:
         """Whether nobody has it. Raises BusAway."""

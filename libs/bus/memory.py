@@ -26,11 +26,13 @@ from .transport import (
     BusAway,
     Expectation,
     Extent,
+    Full,
     Headers,
     Progress,
     RawMessage,
     Reader,
     Reply,
+    Room,
     Start,
     Stop,
     WrongSequence,
@@ -55,6 +57,9 @@ class _Stream:
     max_age_s: float
     work_queue: bool
     per_subject: int
+    bound: int
+    """Bytes of payloads at most, -1: any number. A stream that keeps what it has takes nothing more then."""
+    keeps: bool
     messages: dict[int, RawMessage] = field(default_factory=dict)
     stored: dict[int, float] = field(default_factory=dict)
     sequence: int = 0
@@ -91,6 +96,8 @@ class MemoryCluster:
                 stream.config["max_age"] / SECOND,
                 stream.config["retention"] == "workqueue",
                 stream.config["max_msgs_per_subject"],
+                stream.config["max_bytes"],
+                stream.config["discard"] == "new",
             )
             for stream in STREAMS
         }
@@ -124,6 +131,9 @@ class MemoryCluster:
         message_id = headers.get("Nats-Msg-Id")
         if message_id is not None and message_id in stream.ids:
             return stream, stream.ids[message_id]
+        held = sum(len(message.payload) for message in stream.messages.values()) if stream.bound > 0 else 0
+        if stream.bound > 0 and stream.keeps and held + len(payload) > stream.bound:
+            raise Full(f"{stream.name}: maximum bytes exceeded")
         stream.sequence += 1
         sequence = stream.sequence
         stream.messages[sequence] = RawMessage(subject, payload, dict(headers), sequence, datetime.now(UTC))
@@ -206,6 +216,18 @@ class MemoryTransport:
         handed_out = max(one.delivered, default=0)
         open_ = [*one.handed, *(sequence for sequence in one.pending if sequence in one.delivered)]
         return Progress(min(open_) - 1 if open_ else handed_out, handed_out)
+
+    async def room(self, stream: str) -> Room:
+        self._reach()
+        one = self._cluster.streams[stream]
+        held = sum(len(message.payload) for message in one.messages.values())
+        return Room(held, one.bound, min(one.messages, default=one.sequence + 1), one.sequence)
+
+    async def drop(self, stream: str, before: int) -> None:
+        self._reach()
+        one = self._cluster.streams[stream]
+        for sequence in [sequence for sequence in one.messages if sequence < before]:
+            one.drop(sequence)
 
     def _durable(self, message: RawMessage) -> tuple[_Stream, _Durable]:
         stream, durable = message.reply.split("/")

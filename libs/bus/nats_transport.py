@@ -42,6 +42,7 @@ from .transport import (
     RawMessage,
     Reader,
     Reply,
+    Room,
     Start,
     Stop,
     TooLarge,
@@ -312,6 +313,14 @@ class NatsTransport:
         handed_out = int(info["delivered"]["stream_seq"])
         # With nothing open everything was dealt with, though the floor may stand before a message that is gone.
         return Progress(int(info["ack_floor"]["stream_seq"]) if info["num_ack_pending"] else handed_out, handed_out)
+
+    async def room(self, stream: str) -> Room:
+        info = await self.api(f"STREAM.INFO.{stream}")
+        state = info["state"]
+        return Room(state["bytes"], info["config"]["max_bytes"], state["first_seq"], state["last_seq"])
+
+    async def drop(self, stream: str, before: int) -> None:
+        await self.api(f"STREAM.PURGE.{stream}", {"seq": before})
 
     async def _acknowledge(self, message: RawMessage, answer: bytes) -> None:
         with suppress(*UNREACHABLE):  # what is not acknowledged comes again

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from .lease import TTL_S
 from .nats_answers import NOT_FOUND, ApiRefused
 from .nats_transport import NatsTransport
-from .transport import BusAway, Misconfigured
+from .transport import BusAway, BusError, Misconfigured
 
 log = logging.getLogger("llmgw.bus")
 
@@ -24,6 +25,11 @@ MIB = 1024 * 1024
 class Stream:
     name: str
     config: dict[str, Any] = field(hash=False)
+
+    @property
+    def sized(self) -> bool:
+        """How much it holds is for whoever runs the cluster to say."""
+        return self.name == "USAGE"
 
     @property
     def volatile(self) -> bool:
@@ -86,14 +92,29 @@ def _bucket(name: str, **options: Any) -> Stream:
     )
 
 
+USAGE_BYTES = 4096 * MIB
+"""What USAGE holds unless it is told otherwise, where the disk has that much: a day at 100 requests a second."""
+LEAST_USAGE_BYTES = 64 * MIB
+RECORD_BYTES = 430
+"""One request in USAGE: 405 bytes in batches of 50, and something for long names."""
+
 STREAMS: tuple[Stream, ...] = (
     # What changes state. No age limit: state is rebuilt from its beginning. Nobody may delete from it.
     _stream("EVENTS", ["llmgw.evt.>"], deny_delete=True, deny_purge=True),
-    # Many facts; PostgreSQL keeps them for good. A week is how long PostgreSQL may be away.
-    _stream("USAGE", ["llmgw.use.>"], max_age=7 * 86400 * SECOND, max_bytes=8192 * MIB),
-    # A command nobody took for an hour is no longer what its sender wants.
-    _stream("COMMANDS", ["llmgw.cmd.>"], retention="workqueue", max_age=3600 * SECOND),
-    # Prompts: in memory only, and gone after a minute whatever happens.
+    # Many facts; PostgreSQL keeps them for good. What it has not taken in is never dropped, however old: at its bound
+    # the stream takes nothing more, and gateways' spools hold it. Accounting removes what the ledger has (room.py).
+    _stream("USAGE", ["llmgw.use.>"], discard="new", max_bytes=USAGE_BYTES),
+    # A command nobody took for an hour is no longer what its sender wants. At the bound a sender is told so.
+    _stream(
+        "COMMANDS",
+        ["llmgw.cmd.>"],
+        retention="workqueue",
+        discard="new",
+        max_age=3600 * SECOND,
+        max_bytes=64 * MIB,
+    ),
+    # Prompts: in memory only, and gone after a minute whatever happens. At the bound the oldest go first: whoever asked
+    # for a verdict on them has stopped waiting.
     _stream(
         "CHECKS",
         ["llmgw.chk.>"],
@@ -110,7 +131,9 @@ STREAMS: tuple[Stream, ...] = (
         max_msgs_per_subject=5,
         max_bytes=256 * MIB,
     ),
-    _stream("PARKED", ["llmgw.dlq.>"], max_bytes=1024 * MIB),
+    # Copies of what could not be handled, for a person to look at. The oldest go at the bound: that one more cannot be
+    # kept must not hold up the rest. `llmgw status` says when it is half full.
+    _stream("PARKED", ["llmgw.dlq.>"], max_bytes=64 * MIB),
     _bucket("routes"),
     _bucket("desired"),
     _bucket("nodes"),
@@ -157,26 +180,75 @@ def differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
     return wrong
 
 
+TAKEN_S = 10.0
+NO_ROOM = ("(10047)", "(10023)", "(10028)")
+"""JetStream's codes for a bound it has no disk or memory for: the bounds of all streams are set aside together."""
+
+
+class NoRoom(BusError):
+    """What streams set aside is more than the server may use."""
+
+
 SEEN_BY_NODES = ("KV_desired",)
 """What a node's agent needs to be there. It is created after EVENTS and TELEMETRY, which a node only writes to."""
 KEEPERS: dict[str, str] = {"guard": "CHECKS", "scheduler": "TELEMETRY"}
 """Service to the volatile stream it makes again after a restart of the server: the one that reads it."""
 
 
-async def ensure(transport: NatsTransport, replicas: int = 1) -> list[str]:
-    """Create or update everything; returns what was done. Raises Misconfigured when the server did not take it."""
+@dataclass(frozen=True)
+class Topology:
+    """All that must be there."""
+
+    streams: tuple[Stream, ...] = STREAMS
+    consumers: tuple[Consumer, ...] = tuple(CONSUMERS.values())
+
+
+NOW = Topology()
+
+
+async def ensure(
+    transport: NatsTransport,
+    replicas: int = 1,
+    usage_bytes: int | None = None,
+    most_usage_bytes: int = USAGE_BYTES,
+    topology: Topology = NOW,
+) -> list[str]:
+    """Create or update everything; returns what was done.
+
+    ``usage_bytes`` is what USAGE shall hold. Without it the stream keeps what it was told before; one made anew holds
+    ``most_usage_bytes``, or less where the server has no room for that. Raises Misconfigured when the server did
+    not take something, NoRoom when it has no room for it.
+    """
     done: list[str] = []
-    for stream in STREAMS:
+    # The one that may be smaller takes what the others leave.
+    for stream in sorted(topology.streams, key=lambda one: one.sized):
         config = stream.config | {"num_replicas": replicas}
         found = await _info(transport, f"STREAM.INFO.{stream.name}")
+        if stream.sized:
+            kept = most_usage_bytes if found is None else int(found["max_bytes"])
+            config["max_bytes"] = usage_bytes or kept
         if found is not None and not differences(config, found):
             continue
-        done.append(await _set_stream(transport, stream, config, "CREATE" if found is None else "UPDATE"))
-    for consumer in CONSUMERS.values():
+        if stream.sized and found is None and usage_bytes is None:
+            done.append(await _as_large_as_fits(transport, stream, config))
+        else:
+            done.append(await _set_stream(transport, stream, config, "CREATE" if found is None else "UPDATE"))
+    for consumer in topology.consumers:
         found = await _info(transport, f"CONSUMER.INFO.{consumer.stream}.{consumer.durable}")
         if found is None or differences(consumer.config, found):
             done.append(await _set_consumer(transport, consumer))
     return done
+
+
+async def _as_large_as_fits(transport: NatsTransport, stream: Stream, config: dict[str, Any]) -> str:
+    while True:
+        try:
+            done = await _set_stream(transport, stream, config, "CREATE")
+            return f"{done}, which holds {config['max_bytes'] // MIB} MiB"
+        except NoRoom:
+            if config["max_bytes"] <= LEAST_USAGE_BYTES:
+                raise
+            config["max_bytes"] = max(config["max_bytes"] // 2, LEAST_USAGE_BYTES)
 
 
 async def restore(transport: NatsTransport, name: str) -> list[str]:
@@ -205,22 +277,38 @@ async def _info(transport: NatsTransport, call: str) -> dict[str, Any] | None:
 
 
 async def _set_stream(transport: NatsTransport, stream: Stream, config: dict[str, Any], verb: str) -> str:
-    echoed = await transport.api(f"STREAM.{verb}.{stream.name}", config)
-    _check(f"stream {stream.name}", config, echoed["config"])
+    try:
+        await transport.api(f"STREAM.{verb}.{stream.name}", config)
+    except BusAway as why:
+        if any(sign in str(why) for sign in NO_ROOM):
+            bound = config["max_bytes"] // MIB
+            raise NoRoom(f"the bus has no room for the stream {stream.name} of {bound} MiB: {why}") from None
+        raise
+    await _taken(transport, f"stream {stream.name}", config, f"STREAM.INFO.{stream.name}")
     return f"{verb.lower()}d stream {stream.name}"
 
 
 async def _set_consumer(transport: NatsTransport, consumer: Consumer) -> str:
     request = {"stream_name": consumer.stream, "config": consumer.config}
-    echoed = await transport.api(f"CONSUMER.DURABLE.CREATE.{consumer.stream}.{consumer.durable}", request)
-    _check(f"consumer {consumer.durable}", consumer.config, echoed["config"])
+    await transport.api(f"CONSUMER.DURABLE.CREATE.{consumer.stream}.{consumer.durable}", request)
+    info = f"CONSUMER.INFO.{consumer.stream}.{consumer.durable}"
+    await _taken(transport, f"consumer {consumer.durable}", consumer.config, info)
     return f"set consumer {consumer.durable}"
 
 
-def _check(what: str, wanted: dict[str, Any], found: dict[str, Any]) -> None:
-    wrong = differences(wanted, found)
-    if wrong:
-        raise Misconfigured(f"{what}: the server did not take it as asked: {'; '.join(wrong)}")
+async def _taken(transport: NatsTransport, what: str, wanted: dict[str, Any], info: str) -> None:
+    """See that it is as it was asked for. Raises Misconfigured.
+
+    The reply to a change holds what was before it, and three servers need a moment to agree.
+    """
+    deadline = time.monotonic() + TAKEN_S
+    while True:
+        wrong = differences(wanted, await _info(transport, info) or {})
+        if not wrong:
+            return
+        if time.monotonic() > deadline:
+            raise Misconfigured(f"{what}: the server did not take it as asked: {'; '.join(wrong)}")
+        await asyncio.sleep(0.05)
 
 
 async def missing(transport: NatsTransport, only: Collection[str] | None = None) -> list[str]:
@@ -235,12 +323,15 @@ async def missing(transport: NatsTransport, only: Collection[str] | None = None)
         except ApiRefused:
             wrong.append(f"stream {stream.name} is missing")
             continue
-        wrong += [f"stream {stream.name}: {text}" for text in differences(stream.config, found["config"])]
+        wanted = {option: value for option, value in stream.config.items() if option != "max_bytes" or not stream.sized}
+        wrong += [f"stream {stream.name}: {text}" for text in differences(wanted, found["config"])]
     return wrong
 
 
-async def verify(transport: NatsTransport, only: Collection[str] | None = None) -> None:
-    """Wait until all streams, or those named, are there and as they should be, saying what is waited for."""
+async def verify(
+    transport: NatsTransport, only: Collection[str] | None = None, waiting: Callable[[str], None] = lambda why: None
+) -> None:
+    """Wait until all streams, or those named, are there and as they should be; ``waiting`` is told for what."""
     told = ""
     while True:
         try:
@@ -251,7 +342,7 @@ async def verify(transport: NatsTransport, only: Collection[str] | None = None) 
             return
         if wrong[0] != told:
             told = wrong[0]
-            log.warning(
-                "waiting for `llmgw bus init`: %s%s", wrong[0], f" and {len(wrong) - 1} more" if wrong[1:] else ""
-            )
+            more = f" and {len(wrong) - 1} more" if wrong[1:] else ""
+            log.warning("waiting for `llmgw bus init`: %s%s", wrong[0], more)
+            waiting(f"`llmgw bus init`: {wrong[0]}{more}")
         await asyncio.sleep(0.5)

@@ -114,6 +114,17 @@ class Progress(NamedTuple):
     """No message beyond was handed out. What was and is not acknowledged comes again."""
 
 
+class Room(NamedTuple):
+    """What a stream holds, and may hold."""
+
+    bytes: int
+    bound: int
+    """At most so many bytes; -1: as many as the disk takes."""
+    first: int
+    """Sequence of the oldest message; one more than the last where there is none."""
+    last: int
+
+
 class Reader(Protocol):
     """Messages of one consumer, one after another."""
 
@@ -196,6 +207,14 @@ class Transport(Protocol):
 
     async def progress(self, stream: str, durable: str) -> Progress:
         """Raises BusAway."""
+        ...
+
+    async def room(self, stream: str) -> Room:
+        """Raises BusAway."""
+        ...
+
+    async def drop(self, stream: str, before: int) -> None:
+        """Remove every message with a lower sequence. Raises BusAway."""
         ...
 
     async def ack(self, message: RawMessage) -> None: ...

@@ -18,7 +18,7 @@ PLANES = {
     "evt": ("Events", "What happened and changed state. Stream `EVENTS`, kept for ever."),
     "use": (
         "Usage facts",
-        "Many facts a message. Stream `USAGE`, kept for seven days; PostgreSQL keeps them on.",
+        "Many facts a message. Stream `USAGE`, kept until the ledger has them, and on while there is room.",
     ),
     "cmd": ("Commands", "Wishes, to the one service that owns the matter. Stream `COMMANDS`, kept for an hour."),
     "ask": ("Questions", "Asked of a running service and answered at once (`nats micro ls`). Nothing is stored."),

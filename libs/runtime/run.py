@@ -172,7 +172,7 @@ class Process:
         ]
         wanted = BusSettings(settings.nats_url, settings.credentials, self._identity, settings.instance)
         self._bus = await self._waited(f"the bus at {settings.nats_url}", connect(wanted))
-        await self._waited("the streams of the bus (`llmgw bus init`)", verify(self._bus))
+        await self._waited("the streams of the bus (`llmgw bus init`)", verify(self._bus, self._waits_for))
         self._background.append(self._bus.background("the keeper of volatile streams", partial(keep, self._bus)))
         built = self._make(self._bus)
         self._service = await built if inspect.isawaitable(built) else built
@@ -189,9 +189,12 @@ class Process:
                 done, _ = await asyncio.wait({task}, timeout=TELL_EVERY_S)
                 if done:
                     return task.result()
-                log.warning("still waiting for %s", what)
+                log.warning("still waiting for %s", self._waiting_for)
         finally:
             task.cancel()
+
+    def _waits_for(self, what: str) -> None:
+        self._waiting_for = what
 
     async def _work(self) -> int:
         """From running to being asked to stop; one line when it becomes ready."""

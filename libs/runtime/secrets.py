@@ -86,11 +86,15 @@ def write_private(path: Path, text: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         making.unlink()
     descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    making.replace(path)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        making.replace(path)
+    except OSError:
+        making.unlink(missing_ok=True)
+        raise
 
 
 def seal(public_hex: str, secret: bytes) -> str:

@@ -16,6 +16,7 @@ from .core.state import OWNS, SUBJECTS, State, evolve
 from .handlers import Answers
 from .ledger import LedgerWriter
 from .projections import Keys, PriceList, SpendPublisher
+from .room import RoomKeeper
 from .settings import AccountingSettings
 
 
@@ -48,6 +49,7 @@ class Accounting:
         self._writer = LedgerWriter(
             bus, self._ledger, self._spend, lambda: self.authority.leading, lambda: self.authority.state.prices
         )
+        self._room = RoomKeeper(bus, lambda: self.authority.leading)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -55,6 +57,7 @@ class Accounting:
         self._tasks = [
             self._bus.background("the ledger's writer", self._writer.run),
             self._bus.background("the publisher of spend", self._spend.run),
+            self._bus.background("the keeper of room in streams", self._room.run),
         ]
 
     async def _open(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,14 +18,16 @@ from .adapters.shard_files import ShardFiles
 from .core.record import ENDED
 from .settings import NodeAgentSettings
 
+log = logging.getLogger(__name__)
+
 REASON = "the engines of this machine were stopped by hand"
 
 
 async def stop_all(settings: NodeAgentSettings) -> list[str]:
     """Stop every engine the folder knows of, and whatever else carries its mark; returns the shards stopped.
 
-    The next agent on the folder tells the log. Raises FolderInUse while an agent runs: it would take the ends for
-    failures; StillRunning when a process survived SIGKILL.
+    The next agent on the folder tells the log. A full disk keeps none running. Raises FolderInUse while an agent
+    runs: it would take the ends for failures; StillRunning when a process survived SIGKILL.
     """
     if settings.fleet is not None:
         from .fleet import of_machine, read
@@ -47,19 +50,21 @@ async def _stop_all(settings: NodeAgentSettings, data_dir: Path) -> list[str]:
         await engines.stop(shard_id, record.process if record else None, settings.stop_grace_s)
         if record is None:
             return
-        outbox.put(
-            ShardStopped(
-                at=datetime.now(UTC),
-                machine_id=settings.machine_id,
-                shard_id=shard_id,
-                replica_id=record.wanted.replica_id,
-                model=record.wanted.model,
-                generation=record.generation,
-                reason=REASON,
-            ),
-            f"{shard_id}:{record.generation}:ShardStopped:{record.run}",
+        stopped = ShardStopped(
+            at=datetime.now(UTC),
+            machine_id=settings.machine_id,
+            shard_id=shard_id,
+            replica_id=record.wanted.replica_id,
+            model=record.wanted.model,
+            generation=record.generation,
+            reason=REASON,
         )
-        files.write(msgspec.structs.replace(record, phase="stopped", reason=REASON))
+        try:
+            outbox.put(stopped, f"{shard_id}:{record.generation}:ShardStopped:{record.run}")
+            files.write(msgspec.structs.replace(record, phase="stopped", reason=REASON))
+        except OSError as error:
+            # It is stopped all the same; the next agent finds it gone and says that it failed.
+            log.error("that %s was stopped cannot be written down: %s", shard_id, error)
 
     await asyncio.gather(*(stop(shard_id) for shard_id in shard_ids))
     return shard_ids

@@ -32,7 +32,8 @@ def _name_of(folder: Path) -> str:
         return path.read_text()
     except FileNotFoundError:
         name = os.urandom(4).hex()
-        durable.write(path, name.encode())
+        with contextlib.suppress(OSError):  # the next one has another then
+            durable.write(path, name.encode())
         return name
 
 

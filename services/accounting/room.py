@@ -1,0 +1,75 @@
+"""Room in the streams with a bound, above all in USAGE: what the ledger has leaves, what it has not is told of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from prometheus_client import Gauge
+
+from libs.bus import Bus, Room
+
+log = logging.getLogger("llmgw.accounting")
+
+DURABLE = "accounting-ledger"
+BOUNDED = ("USAGE", "COMMANDS", "PARKED")
+EVERY_S = 10.0
+
+HELD = Gauge("llmgw_stream_bytes", "Bytes in a stream that has a bound, seen by the accounting that leads.", ["stream"])
+BOUND = Gauge("llmgw_stream_bound_bytes", "Bytes it holds at most.", ["stream"])
+
+
+def to_drop(room: Room, done: int) -> int:
+    """Messages of USAGE before this sequence may leave; ``room.first`` when none needs to or none may.
+
+    Over half its bound it is brought to a quarter, taking messages as equally large, and never past ``done``, up to
+    which the ledger has all. What stays is of use to a ledger that is made anew.
+    """
+    if room.bound <= 0 or room.bytes * 2 <= room.bound:
+        return room.first
+    surplus = (room.bytes - room.bound / 4) / room.bytes
+    return min(room.first + int(surplus * (room.last - room.first + 1)), done + 1)
+
+
+class RoomKeeper:
+    """Looks after the streams while this instance leads."""
+
+    def __init__(self, bus: Bus, leading: Callable[[], bool]) -> None:
+        self._bus = bus
+        self._leading = leading
+        self._told: set[str] = set()
+
+    async def run(self) -> None:
+        while True:
+            if self._leading():
+                await self.look()
+            await asyncio.sleep(EVERY_S)
+
+    async def look(self) -> None:
+        """Raises BusAway."""
+        await self._clear()
+        for stream in BOUNDED:
+            room = await self._bus.room(stream)
+            HELD.labels(stream).set(room.bytes)
+            BOUND.labels(stream).set(room.bound)
+            half = room.bytes * 2 > room.bound > 0
+            if half and stream not in self._told:
+                log.warning(
+                    "the stream %s holds %d of at most %d MB%s",
+                    *(stream, room.bytes // 10**6, room.bound // 10**6),
+                    ": usage the ledger does not have; when it is full gateways keep usage in their spools"
+                    if stream == "USAGE"
+                    else "",
+                )
+            self._told = self._told | {stream} if half else self._told - {stream}
+
+    async def _clear(self) -> None:
+        room = await self._bus.room("USAGE")
+        if room.bytes * 2 <= room.bound:
+            return
+        progress = await self._bus.progress(DURABLE)
+        before = to_drop(room, progress.done)
+        if before > room.first:
+            await self._bus.drop("USAGE", before)
+            log.info("%d messages of USAGE that the ledger has left it, to make room", before - room.first)
