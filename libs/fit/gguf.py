@@ -31,6 +31,10 @@ _PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "cohere2": 4,
 _EXPERT = re.compile(r"^blk\.\d+\.ffn_(gate|up|down|gate_up)_exps\.")
 
 
+class Newer(Unreadable):
+    """The file is sound as far as it can be read, and holds something that is not known here."""
+
+
 class TooShort(Exception):
     """The header goes on after the bytes that were given."""
 
@@ -143,7 +147,7 @@ def _tensor(cursor: _Cursor) -> Tensor:
     cursor.number("<Q")
     kind = GGML.get(number)
     if kind is None:
-        raise Unreadable(f"the tensor {name!r} is of type {number}, which is not known here: the file is newer")
+        raise Newer(f"the tensor {name!r} is of type {number}, which is not known here: the file is newer")
     if shape and shape[0] % kind.block:
         raise Unreadable(f"the tensor {name!r} has rows of {shape[0]}, which {kind.name} cannot hold")
     return Tensor(name, shape, kind)

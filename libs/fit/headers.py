@@ -175,6 +175,28 @@ def read(name: str, files: Files) -> list[Model]:
     return [Model(config.facts_of(name, settings, index=index, tensors=tensors), settings)]
 
 
+def check(files: Files, name: str, size: int) -> None:
+    """Raises Unreadable where a file of ``size`` bytes is not the ``.gguf`` or ``.safetensors`` its name says, or ends
+    before its tensors do. Files of other kinds are not looked at."""
+    if name.endswith(".gguf"):
+        try:
+            header = _gguf(files, name)
+        except gguf.Newer:
+            return
+        needed = sum(tensor.bytes for tensor in header.tensors)
+    elif name.endswith(".safetensors"):
+        tensors = [one for key, one in _safetensors(files, name).items() if key != "__metadata__"]
+        try:
+            ends = [int(one["data_offsets"][1]) for one in tensors]
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise Unreadable(f"{name}: its header does not say where its tensors are") from None
+        needed = 8 + int.from_bytes(files.head(name, 8), "little") + max(ends, default=0)
+    else:
+        return
+    if size < needed:
+        raise Unreadable(f"{name} has {size} bytes and its header speaks of {needed}: it is cut short, fetch it again")
+
+
 def _sets(names: Iterable[str]) -> list[tuple[str, list[str]]]:
     """Models by name, each with its parts in order."""
     sets: dict[str, list[str]] = {}
@@ -219,6 +241,8 @@ def _gguf(files: Files, name: str) -> gguf.Header:
         except gguf.TooShort:
             if len(data) < size:
                 raise Unreadable(f"{name} ends within its header, after {len(data)} bytes: it is cut short") from None
+        except gguf.Newer as problem:
+            raise gguf.Newer(f"{name}: {problem}") from None
         except Unreadable as problem:
             raise Unreadable(f"{name}: {problem}") from None
         size *= 4

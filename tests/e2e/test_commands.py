@@ -15,6 +15,7 @@ from libs.bus.bus import BusSettings
 from libs.bus.topology import STREAMS
 from libs.bus.transport import RawMessage
 from libs.testing import eventually
+from libs.testing.weights import gguf
 
 from .cluster import Cluster
 from .test_demo import client
@@ -227,7 +228,7 @@ async def test_no_secret_and_no_text_of_a_prompt_is_on_any_stream(cluster: Clust
 
 
 def test_weights_are_imported_and_removed_by_hand(cluster: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "tiny.gguf").write_bytes(b"GGUF" + bytes(1000))
+    (tmp_path / "tiny.gguf").write_bytes(gguf(bytes(1000)))
 
     cluster.text("library", "import", "tiny", f"path:{tmp_path / 'tiny.gguf'}", "--licence", "none")
     (listed,) = (one for one in cluster.json("library", "list") if one["name"] == "tiny")

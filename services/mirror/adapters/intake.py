@@ -9,13 +9,16 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from libs.events.library import WeightFile
 from libs.events.refusal import Refused
+from libs.fit import Unreadable, headers
+from libs.runtime.hub_cache import reach
 
+from ..core import parts
 from ..core.manifest import MOST_FILES, in_order
 from ..core.source import PackageSource, Source, is_licence_file, left_out, licence_in, path_problem
 from ..core.unsafe import HEAD_BYTES, unsafe_content, unsafe_name
@@ -24,6 +27,8 @@ from .store import Store, WrongSum
 log = logging.getLogger("llmgw.mirror")
 
 REPORT_EVERY_S = 5.0
+MOST_HEADER_BYTES = 256 << 20
+"""No header in use takes a tenth of it."""
 MARGIN_BYTES = 256 * 1024 * 1024
 """Left free on the disk after an import."""
 
@@ -77,14 +82,19 @@ class Intake:
 
     def _path(self, given: Path, name: str) -> Taken:
         try:
-            root = given.resolve(strict=True)
+            real = given.resolve(strict=True)
+            beside = given.parent.resolve(strict=True)
         except (FileNotFoundError, NotADirectoryError):
             raise Refused.one("source", f"{given} does not exist on the mirror's machine") from None
         except RuntimeError:
             raise Refused.one("source", f"{given} is a link that leads to itself") from None
-        found = list(_folder(root)) if root.is_dir() else [_file(root.name, root)]
+        found = list(_folder(real)) if real.is_dir() else list(_set(beside, given.name))
         if not found:
             raise Refused.one("source", f"{given} holds no file to import")
+        _look(found)
+        problem = parts.problem({file.path: file.size_bytes for file in found}, str(given))
+        if problem:
+            raise Refused.one("source", problem)
         return self._take_all(found, name)
 
     def _take_all(self, found: list[Found], name: str) -> Taken:
@@ -96,9 +106,6 @@ class Intake:
             raise Refused.one(
                 "source", f"it needs {shown(total)} and {shown(max(0, free))} can be used on the mirror's disk"
             )
-        for file in found:
-            with _opened(file) as source:
-                _head(file, source)
         progress = self.progress = Progress(name, total, self._given_up)
         files = []
         licence = ""
@@ -134,8 +141,9 @@ class Intake:
             module.assemble(assembled)
             with open(assembled, "rb") as written:
                 problem = unsafe_content(file_name, written.read(HEAD_BYTES))
-            if problem:
-                raise Refused.one("source", problem)
+                if problem:
+                    raise Refused.one("source", problem)
+                _check_header(file_name, written, assembled.stat().st_size)
             progress = self.progress = Progress(name, assembled.stat().st_size, self._given_up)
             sha256, size = self._store.take_over(assembled, expected, progress.moved)
         except WrongSum as wrong:
@@ -149,6 +157,7 @@ class Intake:
         finally:
             assembled.unlink(missing_ok=True)
         beside = _licence_files(module)
+        _look(beside)
         taken = self._take_all(beside, name) if beside else Taken((), "")
         model_cards = [file.real for file in beside if file.path.lower().startswith("readme")]
         licence = next(filter(None, (licence_in(card.read_text("utf-8", "replace")) for card in model_cards)), "")
@@ -188,6 +197,14 @@ class Progress:
         )
 
 
+def _look(found: Iterable[Found]) -> None:
+    """Look at the beginning of every file before any is copied. Raises Refused."""
+    for file in found:
+        with _opened(file) as source:
+            _head(file, source)
+            _check_header(file.path, source, file.size_bytes)
+
+
 def _opened(file: Found) -> BinaryIO:
     return open(os.open(file.real, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0)
 
@@ -201,8 +218,39 @@ def _head(file: Found, source: BinaryIO) -> bytes:
     return head
 
 
+class _Opened:
+    """One open file, to read its header."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+
+    def names(self) -> list[str]:
+        return []
+
+    def head(self, name: str, size: int) -> bytes:
+        if size > MOST_HEADER_BYTES:
+            raise Unreadable(f"{name} states a header of more than {MOST_HEADER_BYTES >> 20} MiB: it is no model")
+        return os.pread(self._source.fileno(), size, 0)
+
+
+def _check_header(path: str, source: BinaryIO, size: int) -> None:
+    """Raises Refused for what is not the model file its name says, and for one that is cut short."""
+    try:
+        headers.check(_Opened(source), path, size)
+    except Unreadable as why:
+        raise Refused.one("source", str(why)) from None
+
+
+def _set(folder: Path, name: str) -> Iterator[Found]:
+    """A file, or all parts there are of the model it is a part of."""
+    for part in parts.parts_of(name):
+        real = folder / part
+        if part == name or os.path.lexists(real):
+            yield _file(part, _inside(real, part, folder))
+
+
 def _folder(root: Path) -> Iterator[Found]:
-    """Files of a folder, by path. Links are followed as long as they stay inside it."""
+    """Files of a folder, by path. Links are followed as long as they stay within its reach."""
     for folder, folders, names in os.walk(root):
         folders.sort()
         for name in sorted(names + [f for f in folders if os.path.islink(os.path.join(folder, f))]):
@@ -221,9 +269,11 @@ def _inside(real: Path, path: str, root: Path) -> Path:
         target = real.resolve(strict=True)
     except (OSError, RuntimeError):
         raise Refused.one("source", f"{path} is a link that leads nowhere") from None
-    if not target.is_relative_to(root):
+    if not target.is_relative_to(reach(root)):
         raise Refused.one(
-            "source", f"{path} is a link that leads out of the folder, to {target}: put the file itself there"
+            "source",
+            f"{path} is a link that leads out of the folder, to {target}: import it from there (path:{target}), or put "
+            "the file itself where the link is",
         )
     if target.is_dir():
         raise Refused.one("source", f"{path} is a link to a folder: put the folder itself there")

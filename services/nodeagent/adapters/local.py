@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from libs.events.library import WeightFile
+from libs.runtime.hub_cache import reach
 
 from ..core.weights import named_pickle, pickled
 from .store import Rejected
@@ -35,7 +36,9 @@ def look(path: Path, pickles_allowed: bool) -> tuple[Path, tuple[WeightFile, ...
 def _look(path: Path, pickles_allowed: bool) -> tuple[Path, tuple[WeightFile, ...]]:
     kind = path.lstat().st_mode
     if stat.S_ISLNK(kind):
-        raise Rejected(f"{path} is a link to {os.readlink(path)}: state the path of the file or folder itself")
+        if not path.resolve().is_relative_to(reach(path.parent.resolve())) or path.is_dir():
+            raise Rejected(f"{path} is a link to {os.readlink(path)}: state the path of the file or folder itself")
+        kind = path.stat().st_mode
     if stat.S_ISDIR(kind):
         names = _names(path)
         files = tuple(_file(path, name, pickles_allowed) for name in names)
@@ -75,7 +78,7 @@ def _below(root: Path) -> Iterator[Path]:
 
 def _stays_inside(root: Path, link: Path) -> None:
     target = link.resolve()
-    if not target.is_relative_to(root.resolve()):
+    if not target.is_relative_to(reach(root.resolve())):
         raise Rejected(f"{link} is a link out of the folder, to {target}: put the file itself there")
     if not target.exists():
         raise Rejected(f"{link} is a link to {target}, which is not there")

@@ -19,6 +19,7 @@ from libs.events.views import LibraryEntry
 from libs.testing import eventually
 from libs.testing.library import ended
 from libs.testing.nats import NatsServer
+from libs.testing.weights import gguf
 from services.mirror.adapters.intake import Intake
 from services.mirror.adapters.store import Store
 from services.mirror.core.source import PathSource
@@ -48,7 +49,7 @@ sys.exit(serve("mirror", settings, build))
 def folder(directory: Path, size: int, count: int) -> Path:
     directory.mkdir()
     for number in range(count):
-        (directory / f"w{number}.gguf").write_bytes(b"GGUF" + random.Random(number).randbytes(size))
+        (directory / f"w{number}.gguf").write_bytes(gguf(random.Random(number).randbytes(size)))
     return directory
 
 

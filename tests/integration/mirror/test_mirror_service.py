@@ -24,13 +24,14 @@ from libs.testing import eventually
 from libs.testing.library import ended as ended_of
 from libs.testing.library import imported
 from libs.testing.nats import NatsServer
+from libs.testing.weights import gguf
 from services.mirror import imports
 from services.mirror.adapters.intake import GivenUp, Intake, Taken
 from services.mirror.app import Mirror, build
 from services.mirror.core.source import Source
 from services.mirror.settings import MirrorSettings
 
-WEIGHTS = b"GGUF\x03\0\0\0" + b"w" * 3_000_000
+WEIGHTS = gguf(b"w" * 3_000_000)
 SUM = hashlib.sha256(WEIGHTS).hexdigest()
 
 
@@ -170,7 +171,7 @@ async def test_a_cancelled_import_leaves_nothing(
     bus: Bus, nats_server: NatsServer, tmp_path: Path, models: Path
 ) -> None:
     with open(models / "big.gguf", "wb") as out:
-        out.write(b"GGUF")
+        out.write(gguf())
         out.truncate(2_000_000_000)
     async with mirror(nats_server, tmp_path / "data"):
         source = f"path:{models / 'big.gguf'}"
@@ -267,7 +268,7 @@ async def test_the_loop_is_not_held_up_by_an_import(
     bus: Bus, nats_server: NatsServer, tmp_path: Path, models: Path
 ) -> None:
     with open(models / "big.gguf", "wb") as out:
-        out.write(b"GGUF")
+        out.write(gguf())
         out.truncate(200_000_000)
     async with mirror(nats_server, tmp_path / "data"):
         loop = asyncio.get_running_loop()

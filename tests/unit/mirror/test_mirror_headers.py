@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from libs.events.headers import ModelHeaders
-from services.mirror.adapters.intake import Intake
+from libs.events.library import WeightFile
 from services.mirror.adapters.store import Store
-from services.mirror.core.source import PathSource
 from services.mirror.headers import headers_of
 from tests.data.models.gguf_headers import gemma_3_270m, qwen2_5_0_5b
 
@@ -26,7 +25,12 @@ def headers(tmp_path: Path, folder: Path) -> ModelHeaders | None:
     store = Store(tmp_path / "data")
     store.open()
     try:
-        return headers_of("m", store, Intake(store).take(PathSource(str(folder)), "m").files)
+        files = []
+        for path in sorted(folder.iterdir()):
+            with path.open("rb", buffering=0) as source:
+                sha256, size = store.take_in(source, lambda count: None)
+            files.append(WeightFile(path=path.name, size_bytes=size, sha256=sha256))
+        return headers_of("m", store, files)
     finally:
         store.close()
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from libs.events.library import LibraryVersion
 from libs.runtime.status import PortTaken
+from libs.testing.weights import gguf
 from services.mirror.adapters import http as module
 from services.mirror.adapters.http import FileServer
 from services.mirror.adapters.intake import Intake
@@ -24,7 +25,7 @@ from services.mirror.adapters.store import Store
 from services.mirror.core.source import PathSource
 from services.mirror.shelf import Shelf, stocktaking
 
-CONTENT = bytes(range(256)) * 5000
+CONTENT = gguf(bytes(range(256)) * 5000)
 SUM = hashlib.sha256(CONTENT).hexdigest()
 ETAG = f'"{SUM}"'
 

@@ -14,11 +14,13 @@ import pytest
 
 from libs.events.library import WeightFile
 from libs.events.refusal import Refused
+from libs.testing.weights import gguf, safetensors
 from services.mirror.adapters.intake import GivenUp, Intake, Taken
 from services.mirror.adapters.store import Store, StoreTaken
 from services.mirror.core.source import PackageSource, PathSource
+from tests.data.models.gguf_headers import qwen2_5_0_5b
 
-GGUF = b"GGUF\x03\0\0\0" + bytes(range(256)) * 40
+GGUF = gguf(bytes(range(256)) * 40)
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def test_a_single_file_is_a_version_of_one(store: Store, models: Path) -> None:
 
 
 def test_equal_files_are_stored_once(store: Store, models: Path, tmp_path: Path) -> None:
-    (models / "copy.gguf").write_bytes(GGUF)
+    (models / "copy.json").write_bytes(GGUF)
     taken = take(store, models)
     assert len(taken.files) == 4
     assert len(stored(store, tmp_path)) == 3
@@ -78,8 +80,8 @@ def test_equal_files_are_stored_once(store: Store, models: Path, tmp_path: Path)
 
 
 def test_links_inside_are_followed_and_links_out_are_refused(store: Store, models: Path, tmp_path: Path) -> None:
-    (models / "alias.gguf").symlink_to("model.gguf")
-    assert "alias.gguf" in [f.path for f in take(store, models).files]
+    (models / "alias.md").symlink_to("README.md")
+    assert "alias.md" in [f.path for f in take(store, models).files]
     (tmp_path / "secret").write_text("x")
     (models / "out.txt").symlink_to(tmp_path / "secret")
     with pytest.raises(Refused, match=r"out\.txt is a link that leads out of the folder"):
@@ -92,6 +94,87 @@ def test_links_inside_are_followed_and_links_out_are_refused(store: Store, model
     (models / "nowhere").symlink_to("gone")
     with pytest.raises(Refused, match="leads nowhere"):
         take(store, models)
+    (tmp_path / "elsewhere.gguf").write_bytes(GGUF)
+    (models / "named.gguf").symlink_to(tmp_path / "elsewhere.gguf")
+    with pytest.raises(Refused, match=rf"leads out of the folder.*import it from there \(path:{tmp_path}/elsewhere"):
+        take(store, models / "named.gguf")
+
+
+def hub_cache(tmp_path: Path) -> Path:
+    """A snapshot as the hub's client keeps it: links into the blobs of its repository."""
+    repository = tmp_path / "hub" / "models--acme--tiny"
+    snapshot = repository / "snapshots" / ("c" * 40)
+    (repository / "blobs").mkdir(parents=True)
+    (snapshot / "sub").mkdir(parents=True)
+    files = {"model.safetensors": safetensors(b"w" * 99), "config.json": b"{}", "sub/tokenizer.json": b"[]"}
+    for name, content in files.items():
+        blob = repository / "blobs" / hashlib.sha256(content).hexdigest()
+        blob.write_bytes(content)
+        link = snapshot / name
+        link.symlink_to(os.path.relpath(blob, link.parent))
+    return snapshot
+
+
+def test_a_snapshot_of_the_hubs_cache_is_taken_in_and_nothing_beyond_its_repository(
+    store: Store, tmp_path: Path
+) -> None:
+    snapshot = hub_cache(tmp_path)
+    assert [f.path for f in take(store, snapshot).files] == ["config.json", "model.safetensors", "sub/tokenizer.json"]
+    assert [f.path for f in take(store, snapshot / "model.safetensors").files] == ["model.safetensors"]
+    other = tmp_path / "hub" / "models--acme--other" / "blobs" / "x"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"{}")
+    (snapshot / "other.json").symlink_to(other)
+    with pytest.raises(Refused, match=r"other\.json is a link that leads out of the folder"):
+        take(store, snapshot)
+    with pytest.raises(Refused, match="leads out of the folder"):
+        take(store, snapshot / "other.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("m.gguf", os.urandom(4000), "m.gguf: "),
+        ("m.gguf", b"GGUF" + b"\xff" * 100, "m.gguf: "),
+        ("m.gguf", b"GGUF\x03\0\0", "cut short"),
+        ("m.gguf", qwen2_5_0_5b(), "cut short, fetch it again"),
+        ("m.safetensors", b"\xff" * 4000, "no safetensors file"),
+        ("m.safetensors", safetensors(b"w" * 1000)[:-1], "cut short, fetch it again"),
+    ],
+)
+def test_what_is_not_the_model_file_its_name_says_is_refused(
+    store: Store, tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(Refused, match=said):
+        take(store, tmp_path / name)
+    assert stored(store, tmp_path) == []
+
+
+def test_a_folder_of_several_models_is_named_and_each_can_be_chosen(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    parts = ["big-00001-of-00003.gguf", "big-00002-of-00003.gguf", "big-00003-of-00003.gguf"]
+    for number, name in enumerate([*parts, "small-Q4.gguf", "mmproj-small.gguf"]):
+        (folder / name).write_bytes(gguf(bytes([number])))
+    with pytest.raises(Refused, match=r"it holds 2 models: big-00001-of-00003.gguf .*, small-Q4.gguf .*path:.*/big-0"):
+        take(store, folder)
+    assert [f.path for f in take(store, folder / "small-Q4.gguf").files] == ["small-Q4.gguf"]
+    for part in parts:
+        assert [f.path for f in take(store, folder / part).files] == parts
+    (folder / parts[1]).unlink()
+    with pytest.raises(Refused, match=r"big-00002-of-00003\.gguf is missing of 3 parts"):
+        take(store, folder / parts[2])
+    for part in (parts[0], parts[2]):
+        (folder / part).unlink()
+    assert len(take(store, folder).files) == 2, "a projector goes with its model"
+    (folder / "small-Q4.gguf").unlink()
+    with pytest.raises(Refused, match=r"mmproj-small\.gguf is a projector"):
+        take(store, folder)
+    for name in ("model-00001-of-00004.safetensors", "model-00004-of-00004.safetensors"):
+        (folder / name).write_bytes(safetensors(b"w"))
+    with pytest.raises(Refused, match=r"model-00002-of-00004\.safetensors and 1 more are missing of 4 parts"):
+        take(store, folder)
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,29 @@ def test_links_are_not_followed_out_of_the_folder(model: Path) -> None:
         (model / "sub" / "link").unlink()
     (model / "dangling").symlink_to("nowhere")
     assert f"is a link to {model}/nowhere, which is not there" in refused(model)
-    link = model.parent / "link.gguf"
+    link = model / "sub" / "link.gguf"
     link.symlink_to(outside)
     assert refused(link) == f"{link} is a link to {outside}: state the path of the file or folder itself"
+
+
+def test_a_snapshot_of_the_hubs_cache_may_lead_into_its_repository(tmp_path: Path) -> None:
+    repository = tmp_path / "hub" / "models--acme--tiny"
+    snapshot = repository / "snapshots" / ("c" * 40)
+    (repository / "blobs").mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for name, content in (("config.json", b"{}"), ("tiny.gguf", b"GGUF" + b"\0" * 20)):
+        (repository / "blobs" / name.replace(".", "-")).write_bytes(content)
+        (snapshot / name).symlink_to(f"../../blobs/{name.replace('.', '-')}")
+    folder, files = look(snapshot, False)
+    assert (folder, [(file.path, file.size_bytes) for file in files]) == (
+        snapshot,
+        [("config.json", 2), ("tiny.gguf", 24)],
+    )
+    assert look(snapshot / "tiny.gguf", False)[1][0].path == "tiny.gguf"
+    (tmp_path / "secret.gguf").write_bytes(b"GGUF" + b"\0" * 20)
+    (snapshot / "out.gguf").symlink_to(tmp_path / "secret.gguf")
+    assert "is a link out of the folder" in refused(snapshot)
+    assert "state the path of the file or folder itself" in refused(snapshot / "out.gguf")
 
 
 def test_pickles_are_refused_by_name_and_by_content_unless_they_are_allowed(model: Path) -> None:
