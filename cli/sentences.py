@@ -41,8 +41,9 @@ def _machine_registered(e: machine.MachineRegistered) -> str:
     gpus = f"{len(e.gpus)} x {e.gpus[0].name}" if e.gpus else f"no GPU ({e.gpus_reason})" if e.gpus_reason else "no GPU"
     engines = ", ".join(f"{one.engine} {one.version}".strip() for one in e.engines) or "no engine"
     kind = "simulated machine" if e.simulated else "machine"
+    cores = f"{e.cpu_count} cores" + (f" (of {e.cpu_quota:g} allowed)" if e.cpu_quota is not None else "")
     return (
-        f"{kind} {e.machine_id} registered: {e.cpu_count} cores, {e.memory_total_mb / 1024:.0f} GiB memory, "
+        f"{kind} {e.machine_id} registered: {cores}, {e.memory_total_mb / 1024:.0f} GiB memory, "
         f"{gpus}; it can run {engines}"
     )
 

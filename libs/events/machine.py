@@ -59,6 +59,8 @@ class Gpu(Value, frozen=True, kw_only=True):
     compute_capability: str | None = None
     pci_bus_id: str | None = None
     numa_node: int | None = None
+    unified_memory: bool = False
+    """It has none of its own: its memory is the machine's, and what runs there takes from both."""
     nvlink_peers: tuple[str, ...] = ()
     """UUIDs of the GPUs reached over NVLink."""
     problems: tuple[str, ...] = ()
@@ -157,6 +159,7 @@ class MachineRegistered(Event, frozen=True, kw_only=True, tag="machine.registere
     os: str
     arch: str
     cpu_count: int
+    """Whole CPUs that may be used."""
     cpu_flags: tuple[str, ...] = ()
     memory_total_mb: int
     labels: dict[str, str] = {}
@@ -169,6 +172,8 @@ class MachineRegistered(Event, frozen=True, kw_only=True, tag="machine.registere
     engines_probed: bool = True
     filesystems: tuple[Filesystem, ...] = ()
     simulated: bool = False
+    cpu_quota: float | None = None
+    """CPUs' time a control group allows, where that is less than all: of 1.5 one whole CPU can be given."""
     nvlink_stated: bool = False
     """Of a simulated machine: its description says of every card whether NVLink joins it, so that cards without are
     known to have none."""

@@ -20,6 +20,7 @@ HOP_S = 30e-6
 """Passing a layer's output to the next stage of a pipeline."""
 
 BANDWIDTH_GBS: dict[str, int] = {
+    "NVIDIA GB10": 273,
     "NVIDIA GB200": 8000,
     "NVIDIA GB300": 8000,
     "NVIDIA B200": 8000,

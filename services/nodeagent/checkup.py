@@ -50,6 +50,7 @@ def gather(
     return Facts(
         arch=here.arch(),
         cpu_count=simulated.cores if simulated else machine.cpu_count(),
+        cpu_quota=None if simulated else machine.cpu_quota(),
         cpu_flags=machine.cpu_flags(here),
         memory_total_mb=simulated.memory_mb if simulated else machine.memory_total_mb(),
         simulated=simulated is not None,

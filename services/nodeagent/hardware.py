@@ -303,6 +303,7 @@ class Hardware:
             os=self._os,
             arch=platform.machine(),
             cpu_count=self.cpu_count,
+            cpu_quota=None if self._simulated else machine.cpu_quota(),
             cpu_flags=self._cpu_flags,
             memory_total_mb=self._simulated.memory_mb if self._simulated else machine.memory_total_mb(),
             labels=settings.labels,

@@ -67,17 +67,30 @@ def _number(path: Path) -> int | None:
 
 
 def cpu_count() -> int:
-    """CPUs this process may use: its affinity, and the quota of its control groups rounded up."""
+    """Whole CPUs this process may use: its affinity, and what its control groups allow. Of 1.5 one is whole: a core
+    that is reserved must be there."""
+    quota = cpu_quota()
     count = len(os.sched_getaffinity(0))
+    return count if quota is None else max(1, math.floor(quota))
+
+
+def cpu_quota() -> float | None:
+    """CPUs' time its control groups allow it, where that is less than all it may run on; None: no less."""
+    count = len(os.sched_getaffinity(0))
+    allowed = min(_quotas(), default=math.inf)
+    return allowed if allowed < count else None
+
+
+def _quotas() -> Iterator[float]:
+    """Of each control group that has one, of either version."""
     for folder in _control_groups("cpu"):
         try:
             quota, period = (folder / "cpu.max").read_text().split()
         except (OSError, ValueError):
             quota = str(_number(folder / "cpu.cfs_quota_us") or "max")
             period = str(_number(folder / "cpu.cfs_period_us") or 100_000)
-        if quota.isdigit() and int(quota) > 0:
-            count = min(count, max(1, math.ceil(int(quota) / int(period))))
-    return count
+        if quota.isdigit() and period.isdigit() and int(quota) > 0 and int(period) > 0:
+            yield round(int(quota) / int(period), 2)
 
 
 def memory_total_mb() -> int:

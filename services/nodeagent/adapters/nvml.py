@@ -41,19 +41,21 @@ class Nvml:
     """Reads the GPUs. When the driver fails, the last known list stays, marked as unverified with the reason."""
 
     def __init__(self, here: Surroundings, memory: Path | None) -> None:
-        self._here = here
+        self.here = here
         self._memory = memory
         """File that keeps the last list the driver gave; None: it is kept for as long as the process lives."""
         self._last = _Known(())
         self.handles: dict[str, Handle] = {}
         """Of the GPUs of the last look that NVML can be asked about."""
+        self.unified: frozenset[str] = frozenset()
+        """Those of them that share the machine's memory."""
         self.library: Any = None
         self._begun = False
 
     def look(self) -> Gpus:
         """Every GPU, or why there is none. Never raises."""
         try:
-            self.library = nvml = self._here.nvml()
+            self.library = nvml = self.here.nvml()
         except NotThere as missing:
             return self._without_library(str(missing))
         try:
@@ -70,12 +72,13 @@ class Nvml:
         for index in range(count):
             before = dict(handles)
             try:
-                gpus += card(nvml, self._here, index, handles)
+                gpus += card(nvml, self.here, index, handles)
             except nvml.NVMLError as error:
                 handles = before
                 silent.append(f"GPU {index} does not answer ({error})")
         gpus = with_peers(nvml, gpus, handles)
         self.handles = handles
+        self.unified = frozenset(gpu.uuid for gpu in gpus if gpu.unified_memory)
         return self._answered(gpus, silent, driver, _cuda(nvml), "nvml")
 
     def _answered(
@@ -112,7 +115,7 @@ class Nvml:
         answered = {gpu.pci_bus_id for gpu in gpus}
         if gpus and not any(answered):
             return []  # the driver does not say which is which
-        return [bus_id for bus_id in cards_on_the_bus(self._here) if bus_id not in answered]
+        return [bus_id for bus_id in cards_on_the_bus(self.here) if bus_id not in answered]
 
     def _failed(self, nvml: Any, error: Any) -> Gpus:
         self.handles = {}
@@ -134,14 +137,14 @@ class Nvml:
         """No NVML: ``nvidia-smi`` may be there all the same, from a driver that is not on the library path."""
         self.handles = {}
         try:
-            found = smi.look(self._here)
+            found = smi.look(self.here)
         except (NotThere, TookTooLong):
             found = None
         except smi.Failed as error:
             return self.last_known(f"nvidia-smi failed: {error}")
         if found is not None:
             return self._answered(list(found.gpus), [], found.driver, found.cuda, "nvidia-smi")
-        cards = cards_on_the_bus(self._here)
+        cards = cards_on_the_bus(self.here)
         known = self._known()
         if known.gpus:
             reason = f"{reason}, and it was here before"

@@ -12,7 +12,7 @@ from libs.events.machine import Gpu, MigInstance, NvlinkFabric, PcieLink
 
 from ..core.cards import MIG_EMPTY, ZEROS, nvlink_domain
 from ..core.carving import carved
-from ..core.hardware import gpu_class
+from ..core.hardware import gpu_class, main_memory
 from ..core.pcie import generation_of, kernel_bus_id
 from .surroundings import Surroundings
 
@@ -47,7 +47,7 @@ def card(nvml: Any, here: Surroundings, index: int, handles: dict[str, Handle]) 
     """One card, or the instances it is carved into; adds their handles. Raises NVMLError when it does not answer."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     name = text(nvml.nvmlDeviceGetName(handle))
-    total_mb = nvml.nvmlDeviceGetMemoryInfo(handle).total // 2**20
+    total_mb, unified = _memory(nvml, here, handle)
     bus = asked(nvml, "nvmlDeviceGetPciInfo", handle)
     bus_id = kernel_bus_id(text(bus.busId)) if bus is not None else None
     capability = asked(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
@@ -59,6 +59,7 @@ def card(nvml: Any, here: Surroundings, index: int, handles: dict[str, Handle]) 
         name=name,
         gpu_class=gpu_class(name, total_mb),
         memory_total_mb=total_mb,
+        unified_memory=unified,
         compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
         pci_bus_id=bus_id,
         numa_node=numa_node(here, bus_id),
@@ -79,6 +80,19 @@ def card(nvml: Any, here: Surroundings, index: int, handles: dict[str, Handle]) 
         if (instance := _instance(nvml, whole, handle, device, handles)) is not None
     ]
     return found or [msgspec.structs.replace(whole, problems=(MIG_EMPTY,))]
+
+
+def _memory(nvml: Any, here: Surroundings, handle: Any) -> tuple[int, bool]:
+    """MB of a card, and whether they are the machine's own: such a card (GB10, Jetson) says it has none. Raises
+    NVMLError.
+    """
+    try:
+        return nvml.nvmlDeviceGetMemoryInfo(handle).total // 2**20, False
+    except nvml.NVMLError_NotSupported:
+        memory = main_memory(here.text("/proc/meminfo") or "")
+        if memory is None:
+            raise
+        return memory.total_mb, True
 
 
 def _watts(milliwatts: int | None) -> int | None:

@@ -11,6 +11,7 @@ import msgspec
 
 from libs.events.machine import ChipUse, ForeignProcess, GpuSample, GpuWear
 
+from ..core.hardware import main_memory
 from .exporter import Exporter
 from .nvml import Nvml
 from .nvml_cards import Handle, asked
@@ -103,6 +104,10 @@ class Sampler:
         self, nvml: Any, uuid: str, handle: Handle, held: dict[int, int | None] | None, ours: frozenset[int]
     ) -> GpuSample:
         memory = asked(nvml, "nvmlDeviceGetMemoryInfo", handle.own)
+        used_mb = memory.used // 2**20 if memory is not None else None
+        if uuid in self._nvml.unified:
+            main = main_memory(self._nvml.here.text("/proc/meminfo") or "")
+            used_mb = main.used_mb if main is not None else None
         # No driver measures utilisation of an instance; heat, power and clocks are the whole card's.
         use = None if handle.instance else asked(nvml, "nvmlDeviceGetUtilizationRates", handle.own)
         power = asked(nvml, "nvmlDeviceGetPowerUsage", handle.card)
@@ -111,7 +116,7 @@ class Sampler:
         foreign = {pid: mb for pid, mb in held.items() if pid not in ours} if held is not None else None
         return GpuSample(
             uuid=uuid,
-            memory_used_mb=memory.used // 2**20 if memory is not None else None,
+            memory_used_mb=used_mb,
             foreign_memory_mb=sum(mb or 0 for mb in foreign.values()) if foreign is not None else None,
             foreign_processes=tuple(
                 ForeignProcess(pid=pid, memory_mb=mb)

@@ -7,6 +7,7 @@ import msgspec
 from libs.events.machine import Gpu, PcieLink
 
 from ..core import smi as read
+from ..core.hardware import main_memory
 from .nvml_cards import kernels_link, numa_node
 from .surroundings import NotThere, Surroundings, TookTooLong
 
@@ -56,7 +57,8 @@ def _listed(here: Surroundings) -> list[read.Listed]:
             "nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", timeout_s=_PATIENCE_S
         )
         if ran.code == 0:
-            return read.listed(ran.out, fields)
+            main = main_memory(here.text("/proc/meminfo") or "")
+            return read.listed(ran.out, fields, main.total_mb if main is not None else None)
         said = " ".join((ran.out + ran.err).split())
     if "mismatch" in said.lower():
         said = "the driver was updated and the kernel still runs the old one: reboot needed"

@@ -26,6 +26,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     arch: str
     cpu_count: int
+    cpu_quota: float | None = None
+    """CPUs' time a control group allows; None: all."""
     cpu_flags: tuple[str, ...]
     memory_total_mb: int
     simulated: bool = False
@@ -366,10 +368,11 @@ def _machine(facts: Facts) -> Iterator[Finding]:
         found, _, fix = problem.partition("; ")
         head, _, costs = found.partition(", so ")
         yield Finding(severity="costly", subject="CPU", found=head, costs=costs, fix=fix)
+    cpus = facts.cpu_count if facts.cpu_quota is None else f"{facts.cpu_quota:g}"
     yield Finding(
         severity="fine",
         subject="machine",
-        found=f"{facts.cpu_count} CPUs, {facts.memory_total_mb // 1024} GB of memory, {facts.arch}",
+        found=f"{cpus} CPUs, {facts.memory_total_mb // 1024} GB of memory, {facts.arch}",
     )
     if facts.disk_free_mb is not None and facts.disk_free_mb < _TIGHT_MB:
         yield Finding(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 # Board names as NVML gives them carry vendor, bus and memory around the one word people use for the card.
 _NOISE = re.compile(
     r"\b(nvidia|tesla|quadro|geforce|graphics|device|gpu|pcie|sxm\d?|hbm\d?e?|nvl|\d+\s?gb|mig\b.*)\b", re.IGNORECASE
@@ -22,6 +24,21 @@ def gpu_class(name: str, memory_total_mb: int, mig_profile: str | None = None) -
     size = next((usual for usual in _SIZES_GB if usual >= gigabytes and usual <= gigabytes * 1.08), round(gigabytes))
     derived = f"{words}-{size}g"
     return f"{derived}-mig-{mig_profile}" if mig_profile else derived
+
+
+class MainMemory(msgspec.Struct, frozen=True):
+    """MB of the machine's memory."""
+
+    total_mb: int
+    used_mb: int
+
+
+def main_memory(meminfo: str) -> MainMemory | None:
+    """What ``/proc/meminfo`` says; None when it does not."""
+    found = {name: int(kb) // 1024 for name, kb in re.findall(r"^(\w+):\s+(\d+) kB", meminfo, re.MULTILINE)}
+    if "MemTotal" not in found:
+        return None
+    return MainMemory(found["MemTotal"], found["MemTotal"] - found.get("MemAvailable", found["MemTotal"]))
 
 
 VECTOR_FLAGS = (

@@ -52,13 +52,19 @@ def whole(text: str | None) -> int | None:
     return int(found.group()) if found else None
 
 
-def listed(output: str, fields: tuple[str, ...]) -> list[Listed]:
-    """The cards of ``--query-gpu=… --format=csv,noheader,nounits``. A line that is no card's is skipped."""
+def listed(output: str, fields: tuple[str, ...], main_mb: int | None = None) -> list[Listed]:
+    """The cards of ``--query-gpu=… --format=csv,noheader,nounits``. A line that is no card's is skipped.
+
+    ``main_mb``: the machine's memory, which is that of a card that says it has none of its own.
+    """
     found = []
     for row in csv.reader(io.StringIO(output), skipinitialspace=True):
         values = dict(zip(fields, row, strict=False))
         index, uuid, name = whole(values.get("index")), said(values.get("uuid")), said(values.get("name"))
         memory = whole(values.get("memory.total"))
+        unified = memory is None and (values.get("memory.total") or "").strip() in ("[N/A]", "N/A", "[Not Supported]")
+        if unified:
+            memory = main_mb
         if index is None or uuid is None or name is None or memory is None:
             continue
         bus_id = said(values.get("pci.bus_id"))
@@ -75,6 +81,7 @@ def listed(output: str, fields: tuple[str, ...]) -> list[Listed]:
             name=name,
             gpu_class=gpu_class(name, memory),
             memory_total_mb=memory,
+            unified_memory=unified,
             compute_capability=said(values.get("compute_cap")),
             pci_bus_id=kernel_bus_id(bus_id) if bus_id else None,
             pcie=link if link != PcieLink() else None,

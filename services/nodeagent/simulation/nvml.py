@@ -42,7 +42,8 @@ class Card(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     name: str
     uuid: str
-    memory_mb: int
+    memory_mb: int | None
+    """None: it has none of its own and shares the machine's."""
     memory_used_mb: int = 0
     bus_id: str | None = None
     capability: tuple[int, int] | None = None
@@ -160,6 +161,8 @@ class SimulatedNvml:
     def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
         card = self._card(handle)
         own = handle[1] if isinstance(handle, tuple) else card
+        if own.memory_mb is None:
+            raise error("NOT_SUPPORTED")
         memory = pynvml.c_nvmlMemory_t()
         memory.total, memory.used = own.memory_mb * 2**20, own.memory_used_mb * 2**20
         memory.free = memory.total - memory.used

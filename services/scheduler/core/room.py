@@ -94,7 +94,11 @@ class Room:
             cores -= shard.cores
             memory_mb -= shard.memory_mb
             held.update(shard.devices)
-        gpus = [gpu for gpu in facts.gpus if gpu.uuid not in held and usable(gpu)]
+        shared = {gpu.uuid for gpu in facts.gpus if gpu.unified_memory}
+        if shared & held:
+            # Its engine takes what the card has, which is the machine's memory.
+            memory_mb = 0
+        gpus = [_left_of(gpu, memory_mb) for gpu in facts.gpus if gpu.uuid not in held and usable(gpu)]
         gpus.sort(key=lambda gpu: gpu.index)
         free = Free(cores, memory_mb, tuple(gpus), len(held))
         self._free[facts.machine_id] = stirred, free
@@ -110,6 +114,13 @@ class Room:
                 drawn = sum(watts_of(gpu) for gpu in machine.facts.gpus if gpu.uuid in held)
                 self._watts[where] = self._watts.get(where, 0) + drawn
         return self._watts.get(rack, 0)
+
+
+def _left_of(gpu: Gpu, memory_mb: int) -> Gpu:
+    """A card as it can be given: one that shares the machine's memory has what others left of it."""
+    if not gpu.unified_memory or memory_mb >= gpu.memory_total_mb:
+        return gpu
+    return msgspec.structs.replace(gpu, memory_total_mb=max(0, memory_mb))
 
 
 def rack_of(machine: Machine) -> str:

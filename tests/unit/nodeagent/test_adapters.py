@@ -109,6 +109,21 @@ def test_a_key_is_on_no_command_line_and_devices_go_by_uuid(engine: Any) -> None
     assert "NCCL_SOCKET_IFNAME" not in env, "one card talks to nobody"
 
 
+def test_libraries_start_as_many_threads_as_the_shard_has_cores() -> None:
+    pools = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
+
+    def threads(**fields: Any) -> set[str]:
+        env = environment(wants("vllm", **fields), VLLM, None, PLACE)
+        return {env[pool] for pool in pools}
+
+    assert threads(cores=3) == {"3"}
+    # None are reserved: half of those the machine may use, which a control group may have made few.
+    assert threads(cores=0) == {"4"}
+    assert (
+        environment(wants("vllm", cores=3, env={"OMP_NUM_THREADS": "1"}), VLLM, None, PLACE)["OMP_NUM_THREADS"] == "1"
+    )
+
+
 def test_ranks_use_the_management_interface_and_the_fabrics_adapters_only() -> None:
     env = environment(wants("vllm", **GANG), VLLM, None, PLACE)
     assert env["NCCL_SOCKET_IFNAME"] == "=eth9"

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from libs.events.machine import Gpu, NvlinkFabric, PcieLink
+from services.nodeagent.adapters.exporter import Exporter
 from services.nodeagent.adapters.nvml import Gpus, Nvml
+from services.nodeagent.adapters.nvml_samples import Sampler
 from services.nodeagent.core import pcie, smi
 from services.nodeagent.core.xid import Xid, xid_of
 from services.nodeagent.hardware import link_problems
@@ -160,6 +162,24 @@ def test_nvidia_smi_stands_in_for_a_library_that_is_not_there() -> None:
     assert large.mig is not None
     assert large.mig.gpu_instance == 2
     assert (whole.gpu_class, whole.pci_bus_id, whole.ecc_enabled) == ("a100-80g", "0000:0b:00.0", True)
+
+
+def test_a_card_that_shares_the_machines_memory_is_a_card() -> None:
+    nvml = Nvml(described("gb10-spark"), None)
+    found = nvml.look()
+
+    (card,) = found.gpus
+    assert (found.state, card.name, card.gpu_class, card.compute_capability) == (
+        "verified", "NVIDIA GB10", "gb10-120g", "12.1",
+    )  # fmt: skip
+    assert (card.memory_total_mb, card.unified_memory, card.problems) == (122571, True, ())
+    (sample,) = Sampler(nvml, Exporter(None)).samples(frozenset(), {})
+    assert sample.memory_used_mb == 122571 - 104541696 // 1024
+    assert sample.foreign_memory_mb == 24
+    line = "0, GPU-a, NVIDIA GB10, [N/A], 12.1, 0000000F:01:00.0, [N/A], [N/A], 4, 4, 1, 16\n"
+    (listed,) = smi.listed(line, smi.FIELDS, 122571)
+    assert (listed.gpu.memory_total_mb, listed.gpu.unified_memory) == (122571, True)
+    assert smi.listed(line.replace("[N/A], 12.1", "[GPU is lost], 12.1"), smi.FIELDS, 122571) == []
 
 
 def test_a_query_with_a_field_the_driver_does_not_know_is_asked_with_fewer() -> None:

@@ -23,7 +23,8 @@ GIB = 2**30
 
 @pytest.fixture
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A control group the machine module believes to be in."""
+    """A control group the machine module believes to be in, on a machine of sixteen cores."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
     monkeypatch.setattr(machine, "_control_groups", lambda controller: iter([tmp_path]))
     return tmp_path
 
@@ -46,7 +47,7 @@ def test_the_tightest_limit_of_version_2_counts(group: Path) -> None:
     (group / "cpu.max").write_text("150000 100000\n")
     assert machine.memory_total_mb() == 1024
     assert machine.memory_available_mb() == 150, "pages the kernel would drop are free"
-    assert machine.cpu_count() == min(2, psutil.cpu_count() or 1)
+    assert (machine.cpu_count(), machine.cpu_quota()) == (1, 1.5), "no core is given that is not there"
     (group / "memory.max").write_text("max\n")
     (group / "cpu.max").write_text("max 100000\n")
     assert machine.memory_total_mb() == psutil.virtual_memory().total // 2**20
@@ -58,11 +59,13 @@ def test_the_tightest_limit_of_version_1_counts(group: Path) -> None:
     (group / "cpu.cfs_quota_us").write_text("50000\n")
     (group / "cpu.cfs_period_us").write_text("100000\n")
     assert machine.memory_total_mb() == 1024
-    assert machine.cpu_count() == 1
+    assert (machine.cpu_count(), machine.cpu_quota()) == (1, 0.5)
+    (group / "cpu.cfs_quota_us").write_text("150000\n")
+    assert (machine.cpu_count(), machine.cpu_quota()) == (1, 1.5)
     (group / "memory.limit_in_bytes").write_text("9223372036854771712\n")
     (group / "cpu.cfs_quota_us").write_text("-1\n")
     assert machine.memory_total_mb() == psutil.virtual_memory().total // 2**20
-    assert machine.cpu_count() == len(os.sched_getaffinity(0))
+    assert (machine.cpu_count(), machine.cpu_quota()) == (len(os.sched_getaffinity(0)), None)
 
 
 def test_the_address_is_the_one_on_the_route_to_the_bus() -> None:

@@ -246,7 +246,7 @@ class World:
         *,
         memory_mb: int = 8192,
         cores: int = 8,
-        gpus: int = 0,
+        gpus: int | tuple[Gpu, ...] = 0,
         fabric: str | None = None,
         domain: str | None = None,
         **fields: Any,
@@ -265,7 +265,9 @@ class World:
                     "cpu_count": cores,
                     "memory_total_mb": memory_mb,
                     "engines": (EngineFound(engine="sim", version="1", source="test"),),
-                    "gpus": tuple(
+                    "gpus": gpus
+                    if isinstance(gpus, tuple)
+                    else tuple(
                         Gpu(
                             index=i,
                             uuid=f"{machine_id}-gpu-{i}",

@@ -9,7 +9,7 @@ import pytest
 
 from libs.events.commands import CordonNode
 from libs.events.machine import Gpu
-from libs.events.model import AntiAffinity, ModelSpec
+from libs.events.model import AntiAffinity, ModelSpec, Profile
 from libs.events.replica import ShardPlacement
 from services.scheduler.core.hearing import Heard, Hearing
 from services.scheduler.core.placement import Placing, place
@@ -312,3 +312,22 @@ def test_a_program_s_own_error_says_nothing_of_the_card() -> None:
     world.define(model_spec("m", 1, gpu_profile()))
     world.settle()
     assert len(world.replicas("m", "ready")) == 1
+
+
+def test_a_card_that_shares_the_machines_memory_and_the_machine_are_one_room() -> None:
+    card = Gpu(
+        index=0, uuid="u0", name="NVIDIA GB10", gpu_class="gb10-120g", memory_total_mb=120_000, unified_memory=True
+    )
+    on_card = gpu_profile(gpu_class="gb10-120g", min_gpu_memory_mb=60_000)
+
+    def beside(spec: ModelSpec, wanted: Profile) -> Placing:
+        world = World()
+        world.machine("g", memory_mb=120_000, gpus=(card,))
+        world.define(spec)
+        world.settle()
+        return placing(world, model_spec("m", 1, wanted))
+
+    assert beside(model_spec("large", 1, cpu_profile(memory_mb=70_000)), on_card).machine_id is None
+    assert beside(model_spec("small", 1, cpu_profile(memory_mb=10_000)), on_card).devices == ("u0",)
+    # What is on the card takes what the machine has.
+    assert beside(model_spec("first", 1, on_card), cpu_profile(memory_mb=1000)).machine_id is None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from libs.events.views import ShardWanted
 
-from .base import Engine, Place
+from .base import Engine, Place, cores_for
+
+THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
 def environment(wanted: ShardWanted, engine: Engine, key: str | None, place: Place) -> dict[str, str]:
@@ -18,6 +20,10 @@ def environment(wanted: ShardWanted, engine: Engine, key: str | None, place: Pla
     else:
         env["CUDA_VISIBLE_DEVICES"] = ""
     env["PYTHONUNBUFFERED"] = "1"
+    # Libraries start a thread for every core they see, whatever a control group or the profile leaves them.
+    threads = str(cores_for(wanted, place.cpu_count))
+    for pool in THREAD_POOLS:
+        env.setdefault(pool, threads)
     env |= _collectives(wanted, place)
     env |= engine.environment(wanted, place)
     if key is not None and engine.key_variable is not None:

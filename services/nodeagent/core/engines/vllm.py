@@ -10,7 +10,7 @@ from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
 
 from ..readings import MetricNames
-from .base import Place, Prometheus, cores_for, folder_of_safetensors, shape, stages, unfit_loras, unsafe, width
+from .base import Place, Prometheus, folder_of_safetensors, shape, stages, unfit_loras, unsafe, width
 from .python_environment import isolated
 
 VLLM_METRICS = MetricNames(
@@ -84,7 +84,6 @@ class Vllm(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
             env["VLLM_HOST_IP"] = place.host
         if not wanted.devices:
             env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-            env.setdefault("OMP_NUM_THREADS", str(cores_for(wanted, place.cpu_count)))
             if "VLLM_CPU_KVCACHE_SPACE" not in wanted.env:
                 env["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, wanted.memory_mb // 1024 // _CPU_CACHE_SHARE))
         return env
