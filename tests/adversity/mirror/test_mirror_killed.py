@@ -49,7 +49,7 @@ sys.exit(serve("mirror", settings, build))
 def folder(directory: Path, size: int, count: int) -> Path:
     directory.mkdir()
     for number in range(count):
-        (directory / f"w{number}.gguf").write_bytes(gguf(random.Random(number).randbytes(size)))
+        (directory / f"w-{number + 1:05}-of-{count:05}.gguf").write_bytes(gguf(random.Random(number).randbytes(size)))
     return directory
 
 
