@@ -41,6 +41,9 @@ COMMANDS = {
 }
 
 
+OURS = ("cli", "libs", "services")
+
+
 class Commands(click.Group):
     """A group whose commands are imported when they are called."""
 
@@ -98,11 +101,20 @@ def code_of(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if "LLMGW_TRACEBACK" in os.environ:
             raise
-        Failed(
-            f"this should not have happened: {type(error).__name__}: {error} "
-            "(LLMGW_TRACEBACK=1 shows where; please report it)"
-        ).show()
+        Failed(_unexpected(error)).show()
         return 1
+
+
+def _unexpected(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] not in OURS:
+        return (
+            f"the Python package {error.name} is not installed and this needs it: pip install 'llmgw[demo]' brings all "
+            "of them, 'llmgw[SERVICE]' those of one service"
+        )
+    return (
+        f"this should not have happened: {type(error).__name__}: {error} "
+        "(LLMGW_TRACEBACK=1 shows where; please report it)"
+    )
 
 
 if __name__ == "__main__":

@@ -251,7 +251,14 @@ def document(value: Any) -> Any:
         return {field.encode_name: document(one) for field, one in fields if one != _default(field)}
     if isinstance(value, dict):
         return {name: document(one) for name, one in value.items()}
-    return [document(one) for one in value] if isinstance(value, tuple) else value
+    return [document(one) or _told(one) for one in value] if isinstance(value, tuple) else value
+
+
+def _told(element: Any) -> Any:
+    """An element of a list that is all defaults, so that it says something: with those that are not empty."""
+    if not isinstance(element, msgspec.Struct):
+        return document(element)
+    return {name: one for name in element.__struct_fields__ if (one := document(getattr(element, name)))}
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:

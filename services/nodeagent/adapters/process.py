@@ -35,10 +35,17 @@ _ARGUMENTS_MS = 250
 
 
 class StillRunning(Exception):
-    """Processes of an engine survived SIGKILL: they hang in the kernel."""
+    """Processes of an engine survived SIGKILL: they hang in the kernel, or get no time to end."""
 
     def __init__(self, pids: Iterable[int]) -> None:
-        super().__init__(f"processes {', '.join(map(str, pids))} did not end after SIGKILL; they hang in the kernel")
+        found = sorted(pids)
+        hanging = [pid for pid in found if state_of(pid) == "D"]
+        why = (
+            f"{', '.join(map(str, hanging))} hang in the kernel, in a driver's call or on a disk that does not answer"
+            if hanging
+            else "none hangs in the kernel: the machine is too busy to end them"
+        )
+        super().__init__(f"processes {', '.join(map(str, found))} did not end after SIGKILL; {why}")
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -79,6 +86,15 @@ def entry(pid: int) -> Entry | None:
     if fields[0] in (b"Z", b"X"):
         return None
     return Entry(pid, int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def state_of(pid: int) -> str:
+    """The kernel's letter for what a process does (``D``: it waits, not to be interrupted); empty when it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return ""
+    return stat[stat.rindex(b")") + 2 :][:1].decode()
 
 
 def table() -> dict[int, Entry]:

@@ -240,6 +240,9 @@ CHECKS: dict[str, Callable[[Query], str | None]] = {
 }
 """By the name under which rejections are counted."""
 
+LASTING = frozenset({"engine", "labels", "region", "gpu_class", "compute_capability", "gpu_memory"})
+"""Checks of what a machine is: what it turns away for them it will not take tomorrow either."""
+
 CHANGING = frozenset({"gpus", "nvlink", "disk"})
 """Checks whose outcome may change without an event: they look at telemetry too."""
 

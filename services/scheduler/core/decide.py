@@ -219,8 +219,10 @@ def _lend(state: State, command: LendNode, now: datetime) -> Event | None:
 
 
 def _reclaim(state: State, command: ReclaimNode, now: datetime) -> Event | None:
-    if _machine_named(state, command.machine_id).mode != "lent":
-        return None
+    mode = _machine_named(state, command.machine_id).mode
+    if mode != "lent":
+        what = "it was lent to nobody" if mode == "open" else f"it is {mode}: `llmgw node uncordon` opens it again"
+        raise Refused.one("machine_id", f"{command.machine_id} cannot be reclaimed, {what}")
     return NodeReclaimed(at=now, machine_id=command.machine_id)
 
 

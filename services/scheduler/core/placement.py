@@ -14,7 +14,7 @@ from libs.events.model import ModelSpec, Profile
 from . import words
 from .apart import kept_from
 from .candidates import WORTH, Fit, Need, Table, Tables, look, need
-from .checks import CHECKS
+from .checks import CHECKS, LASTING
 from .gangs import Gang, best_gang
 from .hearing import Hearing
 from .power import watts_of
@@ -329,10 +329,17 @@ def _shown(
 def _rejected(asked: Sequence[_Asked], most: int) -> list[Candidate]:
     found: list[Candidate] = []
     for one in asked:
-        for machine_id in heapq.nsmallest(most - len(found), one.turned) if most > len(found) else ():
+        nearest = heapq.nsmallest(most - len(found), one.turned, key=lambda machine_id: _nearness(one, machine_id))
+        for machine_id in nearest if most > len(found) else ():
             reasons = tuple(one.turned[machine_id].values())
             found.append(Candidate(machine_id=machine_id, profile=one.profile.name, rejected=reasons))
     return found
+
+
+def _nearness(one: _Asked, machine_id: str) -> tuple[int, int, str]:
+    """The smaller, the less is missing: what is occupied comes free, what a machine is stays."""
+    turned = one.turned[machine_id]
+    return sum(check in LASTING for check in turned), len(turned), machine_id
 
 
 def _nowhere(asked: Sequence[_Asked], considered: int) -> Explanation:
@@ -341,11 +348,13 @@ def _nowhere(asked: Sequence[_Asked], considered: int) -> Explanation:
     if not asked:
         return Explanation(considered=considered, summary="the definition has no profile for it")
     counted = _counted(asked)
+    # Of each check the machine that lacks least besides, and such machines' checks first.
     examples: dict[str, tuple[str, str]] = {}
-    for one in asked:
-        for machine_id in sorted(one.turned):
-            for check, sentence in one.turned[machine_id].items():
-                examples.setdefault(check, (machine_id, sentence))
+    turned = ((_nearness(one, machine_id), one) for one in asked for machine_id in one.turned)
+    nearest = sorted(turned, key=lambda pair: pair[0])
+    for (_, _, machine_id), one in nearest:
+        for check, sentence in one.turned[machine_id].items():
+            examples.setdefault(check, (machine_id, sentence))
     return Explanation(
         considered=considered,
         rejected=counted,

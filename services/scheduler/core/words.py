@@ -100,8 +100,8 @@ def chosen_together(machines: Sequence[str], profile: str, where: str, considere
 
 
 def nowhere(considered: int, counted: Mapping[str, int], examples: Mapping[str, tuple[str, str]]) -> str:
-    """``counted``: check to machines it turned away; ``examples``: to one of them, and why."""
-    worst = sorted(counted, key=lambda check: (-counted[check], examples[check], check))
+    """``counted``: check to machines it turned away; ``examples``: to one of them, and why, the most helpful first."""
+    worst = [check for check in examples if check in counted]
     if considered == 1:
         machine_id = examples[worst[0]][0]
         return f"{machine_id}, the only machine, cannot take it: {'; '.join(examples[check][1] for check in worst)}"

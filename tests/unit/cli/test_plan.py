@@ -16,7 +16,7 @@ from cli.demo import demo_items
 from cli.plan import Change, Current, differences, document, plan, pruning, sections, still_used, unknown_policies
 from libs.events.budget import Budget
 from libs.events.commands import DefineModel, DefineTeam, ImportVersion, RemoveModel, RemoveVersion
-from libs.events.model import ModelSpec, Profile, Scaling
+from libs.events.model import AntiAffinity, ModelSpec, Profile, Scaling
 from libs.events.policy import DenyRule, InputRules, PolicySpec, SecretsRule
 from libs.events.questions import KeyInfo
 from libs.events.tenancy import Allowance, OrgSpec, Price, ProjectSpec, TeamSpec
@@ -236,3 +236,11 @@ EVERYTHING = Current(
     models=(MODEL,),
     prices=(Price(model="tiny", prompt_micros=5), Price(model="*")),
 )
+
+
+def test_an_element_that_is_all_defaults_is_written_so_that_it_says_something() -> None:
+    spec = msgspec.structs.replace(MODEL, anti_affinity=(AntiAffinity(),))
+
+    assert document(spec)["anti_affinity"] == [{"within": "node"}]
+    text = yaml.safe_dump({"models": [document(spec)]})
+    assert plan(read([("f.yaml", text)]), Current(models=(spec,))) == []

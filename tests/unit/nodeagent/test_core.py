@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from libs.events.machine import Gpu
+from services.nodeagent.adapters import process
+from services.nodeagent.adapters.process import StillRunning
 from services.nodeagent.core import hardware, liveness, room, sentences
 from services.nodeagent.core import weights as rules
 from services.nodeagent.core.engines import VLLM_METRICS
@@ -166,3 +170,12 @@ def test_pickles_are_known_by_their_beginning() -> None:
     assert not rules.pickled((640).to_bytes(8, "little") + b'{"w": {')  # safetensors
     assert not rules.pickled(b"\x80")
     assert not rules.pickled(b"")
+
+
+def test_what_survives_being_killed_hangs_in_the_kernel_only_where_the_kernel_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "none hangs in the kernel: the machine is too busy to end them" in str(StillRunning({os.getpid()}))
+    monkeypatch.setattr(process, "state_of", lambda pid: "D" if pid == 7 else "R")
+    said = str(StillRunning({9, 7}))
+    assert said.startswith("processes 7, 9 did not end after SIGKILL; 7 hang in the kernel, ")

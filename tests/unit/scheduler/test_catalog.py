@@ -11,6 +11,8 @@ from libs.events.commands import (
     CordonNode,
     DefineModel,
     DrainNode,
+    LendNode,
+    ReclaimNode,
     RemoveModel,
     RestartModel,
     ScaleModel,
@@ -305,3 +307,14 @@ def test_what_a_hub_has_is_placed_without_a_mirror_and_where_it_is_already() -> 
     (wanted,) = wanted_on(world.state, "b")
     name, _, version = kept.partition("@")
     assert wanted.weights == WeightsWanted(name=name, version=version, files=(), mirrors=(), source=source)
+
+
+def test_a_node_that_is_not_lent_is_not_reclaimed() -> None:
+    world = World()
+    world.machine("a")
+    assert world.refused(ReclaimNode(machine_id="a")) == {"machine_id": "a cannot be reclaimed, it was lent to nobody"}
+    world.command(DrainNode(machine_id="a"))
+    assert "it is drained: `llmgw node uncordon`" in world.refused(ReclaimNode(machine_id="a"))["machine_id"]
+    world.command(UncordonNode(machine_id="a"))
+    world.command(LendNode(machine_id="a", to="team"))
+    assert world.command(ReclaimNode(machine_id="a")) is not None

@@ -331,3 +331,16 @@ def test_a_card_that_shares_the_machines_memory_and_the_machine_are_one_room() -
     assert beside(model_spec("small", 1, cpu_profile(memory_mb=10_000)), on_card).devices == ("u0",)
     # What is on the card takes what the machine has.
     assert beside(model_spec("first", 1, on_card), cpu_profile(memory_mb=1000)).machine_id is None
+
+
+def test_the_machine_that_lacks_least_is_told_first() -> None:
+    world = World()
+    for name in ("a", "b", "c"):
+        world.machine(name)
+    world.machine("z", gpus=1)
+    world.define(model_spec("first", 1, gpu_profile()))
+    world.settle()
+    found = placing(world, model_spec("m", 1, gpu_profile()))
+    assert found.explanation.rejected == {"gpu_class": 3, "gpus": 1}
+    assert found.explanation.summary.startswith("none of 4 machines can take it: gpus turned away 1 (z: needs 1 GPU")
+    assert [candidate.machine_id for candidate in found.explanation.candidates] == ["z", "a", "b", "c"]
