@@ -29,7 +29,7 @@ from libs.events import (
 from libs.events.commands import Outcome
 from libs.events.refusal import Refused
 
-from .delivery import ACTOR, CAUSE, MESSAGE_ID, REPLY, TYPE, Delivery, check_subject
+from .delivery import ACTOR, CAUSE, MESSAGE_ID, REPLY, TYPE, Delivery, check_subject, command_subject
 from .follow import Follower
 from .lease import Lease
 from .metrics import APPEND_SECONDS, APPENDED, SKIPPED
@@ -320,7 +320,7 @@ class Bus:
     async def command(
         self, command: Command, *, actor: str | None = None, command_id: str | None = None, timeout_s: float = 30.0
     ) -> Outcome:
-        """Send a command to its owner and wait for what became of it.
+        """Send a command to its owner and wait for what became of it. ``actor``: for whom, where one may say so.
 
         Raises BusAway when it could not be logged, Unanswered when it is logged but no outcome came.
         """
@@ -336,7 +336,7 @@ class Bus:
         }
         _trace(headers)
         try:
-            await self._store(subject_of(command), encode(command), headers, None)
+            await self._store(command_subject(command, self.identity), encode(command), headers, None)
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:

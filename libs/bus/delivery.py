@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from libs.events import BadPayload, Contract, decode, subject_of, tag_of
+from libs.events import BadPayload, Command, Contract, decode, decode_token, encode_token, subject_of, tag_of
 
+from .identities import NAME_OTHERS, OPERATOR
 from .transport import Headers, RawMessage
 
 TYPE = "Llmgw-Type"
@@ -14,6 +15,7 @@ ACTOR = "Llmgw-Actor"
 CAUSE = "Llmgw-Cause"
 REPLY = "Llmgw-Reply"
 MESSAGE_ID = "Nats-Msg-Id"
+NODE_FACTS = ("machine", "shard")
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -27,8 +29,21 @@ def check_subject(message: Contract, subject: str) -> None:
         own = subject_of(message)
     except ValueError as error:
         raise BadPayload(f"{tag_of(message)}: {error}") from None
-    if own != subject:
+    publisher = subject.removeprefix(f"{own}.") if isinstance(message, Command) else subject
+    if own != subject and (publisher == subject or "." in publisher):
         raise BadPayload(f"{tag_of(message)} stands on {subject} and not on {own}")
+
+
+def command_subject(command: Command, publisher: str) -> str:
+    """Where an identity publishes a command: the operator on its own subject, every other on one with its name."""
+    own = subject_of(command)
+    return own if publisher == OPERATOR else f"{own}.{encode_token(publisher)}"
+
+
+def publisher_of(command: Command, subject: str) -> str:
+    """The identity that published a command there."""
+    named = subject.removeprefix(subject_of(command)).removeprefix(".")
+    return decode_token(named) if named else OPERATOR
 
 
 @dataclass(slots=True, frozen=True)
@@ -75,4 +90,16 @@ class Delivery:
 
     @property
     def actor(self) -> str:
-        return self.raw.headers.get(ACTOR, "")
+        """Who did it, or wants it, as far as the server vouches for that.
+
+        It lets each identity publish on its own subjects only, and a header says what its writer likes. A node speaks
+        for itself. Of a command the subject says who published it; who may name others checked them himself.
+        """
+        named = self.raw.headers.get(ACTOR, "")
+        tokens = self.raw.subject.split(".")
+        if isinstance(self.message, Command):
+            publisher = publisher_of(self.message, self.raw.subject)
+            return (named or publisher) if publisher in NAME_OTHERS else publisher
+        if tokens[1] == "evt" and tokens[2] in NODE_FACTS:
+            return f"node-{tokens[3]}"
+        return named

@@ -22,6 +22,8 @@ from .topology import CONSUMERS, KEEPERS, SEEN_BY_NODES
 SERVICES = ("gateway", "scheduler", "accounting", "guard", "mirror")
 OPERATOR = "operator"
 """Whoever holds this one runs the cluster: the command line uses it."""
+NAME_OTHERS = ("gateway",)
+"""Who may say for whom it publishes a command: who asks people for their keys and checks their roles."""
 
 
 def node_identity(machine_id: str) -> str:
@@ -97,7 +99,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 GRANTS: dict[str, Grant] = {
     "gateway": Grant(
         # Commands and questions: its admin API passes on those of people whose roles it checked.
-        says=("llmgw.use.gateway.>", "llmgw.tel.gateway.>", "llmgw.chk.>", "llmgw.cmd.>", "llmgw.ask.>"),
+        says=("llmgw.use.gateway.>", "llmgw.tel.gateway.>", "llmgw.chk.>", "llmgw.cmd.*.*.gateway", "llmgw.ask.>"),
         hears=("llmgw.tel.gateway.>",),
         reads=(
             *("EVENTS", "TELEMETRY", "KV_routes", "KV_keys", "KV_spend", "KV_prices", "KV_policies", "KV_models"),
@@ -144,7 +146,7 @@ GRANTS: dict[str, Grant] = {
         works=("cmd-mirror",),
     ),
     OPERATOR: Grant(
-        says=("llmgw.cmd.>", "llmgw.ask.>", "$JS.API.>", "$SRV.>"),
+        says=("llmgw.cmd.*.*", "llmgw.ask.>", "$JS.API.>", "$SRV.>"),
         hears=("llmgw.cmd.>", "llmgw.evt.>", "llmgw.use.>", "llmgw.tel.>", "$SRV.>"),
     ),
 }

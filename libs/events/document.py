@@ -33,7 +33,8 @@ fails when it is out of date.
 A message is one line of JSON whose first field, `type`, is its tag; the header `Llmgw-Type` repeats it.
 Fields that have a default are left out when they have it. Times are RFC 3339 in UTC, units stand in the names.
 Headers: `Nats-Msg-Id`, `Llmgw-Type`, `Llmgw-Actor` (who), `Llmgw-Cause` (the command or message it followed
-from), `traceparent`.
+from), `traceparent`. The operator publishes a command on its subject, a gateway on that with `.gateway` behind it, as
+the server lets each: a gateway's word on who the actor is is believed, and nobody else's.
 
 Read along with `llmgw events tail`, or with the NATS command line: `nats sub 'llmgw.evt.>'`.
 """

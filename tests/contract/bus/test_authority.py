@@ -104,6 +104,21 @@ async def test_commands_are_decided_answered_and_reacted_to(open_bus: Open) -> N
     await leader.stop()
 
 
+@pytest.mark.parametrize(("identity", "actor"), [("gateway", "ada"), ("operator", "operator"), ("guard", "guard")])
+async def test_only_a_gateway_is_believed_that_a_command_is_for_another(
+    open_bus: Open, identity: str, actor: str
+) -> None:
+    bus, client = await open_bus("scheduler"), await open_bus(identity)
+    leader = authority(bus, "a")
+    await leader.start()
+    outcome = await client.command(CordonNode(machine_id="m"), actor="ada")
+    assert outcome.sequence is not None
+    stored = await bus.transport.message("EVENTS", outcome.sequence)
+    assert stored is not None
+    assert stored.headers["Llmgw-Actor"] == actor
+    await leader.stop()
+
+
 async def test_nothing_is_answered_before_the_log_is_read_to_its_end(open_bus: Open) -> None:
     bus, client = await open_bus("scheduler"), await open_bus("operator")
     for n in range(200):

@@ -25,6 +25,7 @@ from libs.bus.transport import TooLarge
 from libs.events import encode
 from libs.events.commands import RevokeKey
 from libs.events.leadership import SchedulerElected, SchedulerPulse
+from libs.events.machine import MachineErrandEnded
 from libs.events.model import ModelRemoved
 from libs.events.node import NodeCordoned, NodeJoined
 from libs.events.policy import Check, Segment
@@ -417,3 +418,20 @@ async def test_an_id_is_the_same_for_an_identity_and_another_s_is_another(open_b
     assert scheduler.transport.message_id(name) == standby.transport.message_id(name)
     assert scheduler.transport.message_id(name) != node.transport.message_id(name)
     assert scheduler.transport.message_id(name) != scheduler.transport.message_id(name + "x")
+
+
+async def test_a_node_speaks_for_itself_whatever_its_header_says(open_bus: Open) -> None:
+    node, reader = await open_bus("node-gpu=2E07"), await open_bus("operator")
+    got: list[Delivery] = []
+
+    async def handle(delivery: Delivery) -> None:
+        got.append(delivery)
+
+    fact = MachineErrandEnded(
+        at=NOW, machine_id="gpu.07", errand=1, kind="restart_agent", outcome="done", reason="as I was told"
+    )
+    await node.append(fact, cause="c", actor="ada")
+    follower = await reader.follow("EVENTS", ["llmgw.evt.>"], handle)
+    await follower.caught_up.wait()
+    assert got[0].actor == "node-gpu=2E07"
+    await follower.stop()

@@ -140,12 +140,18 @@ async def test_a_node_reads_what_it_should_run_and_no_other_s(enter: Callable[[s
 
 
 async def test_only_gateways_and_operators_give_commands(enter: Callable[[str], Awaitable[Bus]]) -> None:
+    """Each on a subject of its own: an owner believes only a gateway that a command is for another."""
     subject = "llmgw.cmd.scheduler.define_model"
 
-    assert await may_store(await enter("gateway"), subject)
-    assert await may_store(await enter(OPERATOR), subject)
-    assert not await may_store(await enter("guard"), subject)
-    assert not await may_store(await enter(node_identity(MACHINE)), subject)
+    gateway, operator = await enter("gateway"), await enter(OPERATOR)
+    assert await may_store(gateway, f"{subject}.gateway")
+    assert not await may_store(gateway, subject)
+    assert await may_store(operator, subject)
+    assert not await may_store(operator, f"{subject}.gateway")
+    for identity in ("guard", "scheduler", node_identity(MACHINE)):
+        bus = await enter(identity)
+        for refused in (subject, f"{subject}.gateway", f"{subject}.{identity}"):
+            assert not await may_store(bus, refused)
 
 
 async def test_nobody_hears_the_answers_of_another(enter: Callable[[str], Awaitable[Bus]]) -> None:
