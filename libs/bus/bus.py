@@ -274,8 +274,8 @@ class Bus:
     def view(self, bucket: str, kind: type[T]) -> View[T]:
         return View(self.transport, bucket, kind, self.fail)
 
-    def lease(self, service: str, instance: str) -> Lease:
-        return Lease(self.transport, service, instance)
+    def lease(self, service: str, instance: str, one: str = "") -> Lease:
+        return Lease(self.transport, service, instance, one)
 
     # direct messages
 

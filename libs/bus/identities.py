@@ -99,7 +99,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 GRANTS: dict[str, Grant] = {
     "gateway": Grant(
         # Commands and questions: its admin API passes on those of people whose roles it checked.
-        says=("llmgw.use.gateway.>", "llmgw.tel.gateway.>", "llmgw.chk.>", "llmgw.cmd.*.*.gateway", "llmgw.ask.>"),
+        says=(
+            *("llmgw.use.gateway.>", "llmgw.tel.gateway.>", "llmgw.chk.>", "llmgw.cmd.*.*.gateway", "llmgw.ask.>"),
+            *("$KV.leases.gateway.*", "$JS.API.STREAM.MSG.GET.KV_leases"),  # that it runs, under its id
+        ),
         hears=("llmgw.tel.gateway.>",),
         reads=(
             *("EVENTS", "TELEMETRY", "KV_routes", "KV_keys", "KV_spend", "KV_prices", "KV_policies", "KV_models"),

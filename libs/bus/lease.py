@@ -1,4 +1,4 @@
-"""Who tries to lead: one key per service in a bucket whose entries expire.
+"""Who tries to lead, or which of several runs: one key for each in a bucket whose entries expire.
 
 The lease only says who may try. What keeps an old leader from deciding is the fence on every decision.
 """
@@ -19,11 +19,11 @@ RENEW_S = 2.0
 
 
 class Lease:
-    """One service's lease, as one instance sees it."""
+    """One service's lease, or that of ``one`` of its kind, as one instance sees it. No space in ``instance``."""
 
-    def __init__(self, transport: Transport, service: str, instance: str) -> None:
+    def __init__(self, transport: Transport, service: str, instance: str, one: str = "") -> None:
         self._transport = transport
-        self._subject = f"$KV.leases.{encode_token(service)}"
+        self._subject = ".".join(["$KV.leases", encode_token(service), *([encode_token(one)] if one else [])])
         self._instance = instance
         self._value = f"{instance} {os.urandom(6).hex()}".encode()
         self._revision: int | None = None
@@ -75,8 +75,14 @@ class Lease:
 
     async def free(self) -> bool:
         """Whether nobody has it. Raises BusAway."""
+        return await self.holder() is None
+
+    async def holder(self) -> str | None:
+        """The instance that has it; None: nobody does. Raises BusAway."""
         last = await self._transport.last("KV_leases", self._subject)
-        return last is None or last.headers.get("KV-Operation") == "DEL"
+        if last is None or last.headers.get("KV-Operation") == "DEL":
+            return None
+        return last.payload.split(b" ")[0].decode()
 
     async def renew(self) -> bool:
         """Keep it. False when it is lost: taken by another, or not renewed for as long as it lasts."""

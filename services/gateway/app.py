@@ -27,6 +27,7 @@ from .core.kinds import COMPLETIONS
 from .door import Door
 from .keepalive import KeepAlives
 from .parent import Parent, listen
+from .presence import Presence
 from .projections import Keys, Policies, Routes
 from .publisher import Publisher
 from .rates import Rates
@@ -57,6 +58,7 @@ class Gateway:
             self._spool = Spool(settings.data_dir / "spool", settings.spool_max_bytes)
         except (BadSecret, SpoolBroken, OSError, ValueError) as problem:
             raise Misconfigured(str(problem)) from None
+        self._presence = Presence(bus, gateway_id, settings.data_dir / "spool")
         self._rates = Rates(bus, gateway_id)
         self._budgets = Budgets(bus, self._rates, self._spool)
         self._keys = Keys(bus)
@@ -98,6 +100,7 @@ class Gateway:
         if self._spool.cut:
             log.warning("%d requests were cut when this gateway ended; they are in the ledger as such", self._spool.cut)
             metrics.CUT.inc(self._spool.cut)
+        await self._presence.begin()
         for view in (self._policies, self._budgets, self._keys, self._routes):
             await view.start()
         await self._rates.start(self._own_in_flight, self._waiting.counts)
@@ -126,6 +129,7 @@ class Gateway:
         for view in (self._routes, self._keys, self._budgets, self._policies):
             await view.stop()
         self._spool.close()
+        await self._presence.stop()
 
     def not_ready(self) -> list[str]:
         reasons = []
