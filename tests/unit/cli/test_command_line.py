@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,10 @@ from pathlib import Path
 import click
 import pytest
 
+from cli.console import readable
 from cli.main import COMMANDS, code_of, llmgw
+from cli.output import cell
+from cli.up import hold_of
 
 
 def test_naming_commands_loads_none_of_them() -> None:
@@ -73,20 +77,94 @@ def test_a_mistake_of_ours_is_a_sentence_too(
     assert code_of(["status"]) == 1
 
     said = capsys.readouterr().err
+    assert said.startswith("llmgw: this should not have happened: ModuleNotFoundError")
+    assert "Traceback" not in said
+
+
+def test_a_hold_has_a_part_and_seconds() -> None:
+    assert hold_of("nats=2.5") == ("nats", 2.5)
+    assert hold_of("nats") == ("nats", 30.0)
+    with pytest.raises(click.UsageError, match="'soon' is not a number of seconds"):
+        hold_of("nats=soon")
+
+
+def test_a_log_line_is_shown_in_few_words() -> None:
+    line = {
+        "time": "2026-11-29T12:00:01.000Z",
+        "level": "warning",
+        "service": "guard",
+        "instance": "guard-1",
+        "logger": "llmgw",
+        "message": "slow",
+        "elapsed_ms": 12,
+        "error": "Traceback …\nValueError: no",
+    }
+
+    assert readable(json.dumps(line))[8:] == " warning: slow elapsed_ms=12 (ValueError: no)"
+    assert readable("{not json") == "{not json"
+    assert readable("plain words") == "plain words"
+    assert readable("[7] 2026/11/29 15:44:36.864545 [INF] Server is ready") == ""
+    assert readable("[7] 2026/11/29 15:44:36.864545 [ERR] no space") != ""
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "-"), ((), "-"), (True, "yes"), (1234567, "1,234,567"), (("a", "b"), "a, b"), ("x", "x")],
+)
+def test_a_value_is_shown_in_a_column(value: object, shown: str) -> None:
+    assert cell(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        (["--nats", "nats://127.0.0.1:1"], {"LLMGW_STATE_DIR": "/nowhere"}, "nats://127.0.0.1:1"),
+        (["--state-dir", "/nowhere"], {"LLMGW_NATS": "nats://127.0.0.1:1"}, "no cluster answers in /nowhere"),
+        (["--state-dir", "/nowhere", "--nats", "nats://127.0.0.1:1"], {}, "name two clusters"),
+        ([], {"LLMGW_STATE_DIR": "/nowhere", "LLMGW_NATS": "nats://127.0.0.1:1"}, "name two clusters"),
+    ],
+)
+def test_which_cluster_is_meant_is_never_guessed(
+    arguments: list[str],
+    environment: dict[str, str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("cli.cluster.CONNECT_S", 0.2)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert code_of(["node", "list", *arguments]) > 0
+
+    assert said in capsys.readouterr().err
+
+
+def test_a_package_that_is_missing_is_named_with_what_brings_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    monkeypatch.delitem(sys.modules, "cli.apply", raising=False)
+
+    assert code_of(["apply", "-f", "x"]) == 1
+
+    said = capsys.readouterr().err
     assert said.startswith("llmgw: the Python package yaml is not installed and this needs it: pip install ")
 
 
 def test_the_command_line_needs_only_what_the_bare_wheel_brings() -> None:
-    """Every module of it but those that run services."""
-    declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["dependencies"]
+    """Every module of it."""
+    root = Path(__file__).parents[3]
+    declared = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
     names = {re.split(r"[\[<>=]", one)[0].lower() for one in declared}
-    brought = {"click", "msgspec", "nats", "nkeys", "nacl", "psutil", "yaml", "prometheus_client", "opentelemetry"}
-    assert {"click", "msgspec", "nats-py", "pynacl", "psutil", "pyyaml", "prometheus-client"} <= names
-    roots = set()
-    for file in (Path(__file__).parents[3] / "cli").glob("*.py"):
+    packages = {"click": "click", "msgspec": "msgspec", "psutil": "psutil", "yaml": "pyyaml"}
+    imported: set[str] = set()
+    for file in (root / "cli").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
-                roots |= {alias.name.split(".")[0] for alias in node.names}
+                imported |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
-                roots.add(node.module.split(".")[0])
-    assert roots - set(sys.stdlib_module_names) - {"cli", "libs"} <= brought
+                imported.add(node.module.split(".")[0])
+    others = imported - set(sys.stdlib_module_names) - {"cli", "libs"}
+    assert others <= packages.keys()
+    assert {packages[one] for one in others} <= names
