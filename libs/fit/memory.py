@@ -24,7 +24,8 @@ VLLM_STEP = 2048
 """Tokens vLLM works on in one step; layers with a window keep so many besides their window."""
 
 LLAMACPP_STEP = 512
-"""llama.cpp's physical batch (``--ubatch-size``): its compute buffer is sized for so many tokens."""
+"""llama.cpp's physical batch (``--ubatch-size``) unless told otherwise: its compute buffer is sized for so many
+tokens."""
 LLAMACPP_CELLS = 256
 """llama.cpp rounds the cells of a cache up to a multiple of this."""
 LLAMACPP_PROGRAM = 48 * MIB
@@ -42,6 +43,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of one request, prompt and answer."""
     parallel: int = 4
     """Requests worked on at once."""
+    step: int = LLAMACPP_STEP
+    """Tokens of llama.cpp's physical batch: the whole context where every input becomes a vector."""
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +81,7 @@ def vllm(facts: Facts, load: Load, tensor: int, pipeline: int) -> Need:
 
 def llamacpp(facts: Facts, load: Load, cards: int) -> Need:
     """Of each card when llama.cpp splits the layers among them; every card has a compute buffer of its own."""
-    kept = cache(facts, load, LLAMACPP_STEP, LLAMACPP_CELLS)
+    kept = cache(facts, load, load.step, LLAMACPP_CELLS)
     return Need(
         weights=round(facts.weights.total / cards),
         context=round(kept / cards),
@@ -94,7 +97,7 @@ def llamacpp_process(facts: Facts, load: Load) -> Need:
     own = LLAMACPP_PROGRAM + LLAMACPP_WORD * facts.vocabulary
     return Need(
         weights=facts.weights.total + facts.weights.repacked,
-        context=cache(facts, load, LLAMACPP_STEP, LLAMACPP_CELLS),
+        context=cache(facts, load, load.step, LLAMACPP_CELLS),
         engine=own + compute_buffer(facts, load) + outputs(facts, load),
     )
 
@@ -111,10 +114,8 @@ def compute_buffer(facts: Facts, load: Load) -> int:
         return load.context * (4 * row + 2 * load.context)
     row = 3 * facts.feed_forward + 4 * facts.hidden + facts.heads * facts.head_dim
     windows = {group.window for group in facts.attention}
-    cells = sum(
-        _up(load.context if w is None else min(load.context, w + LLAMACPP_STEP), LLAMACPP_CELLS) for w in windows
-    )
-    return LLAMACPP_STEP * (4 * row + 2 * cells)
+    cells = sum(_up(load.context if w is None else min(load.context, w + load.step), LLAMACPP_CELLS) for w in windows)
+    return load.step * (4 * row + 2 * cells)
 
 
 def outputs(facts: Facts, load: Load) -> int:

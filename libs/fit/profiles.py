@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 
+import msgspec
+
 from libs.events.model import Profile
+from libs.tuning.options import whole_inputs
 
 from . import memory, speed
 from .facts import Facts
@@ -43,6 +46,8 @@ def need_of(facts: Facts, profile: Profile, context_length: int) -> Need | None:
     """What each card of a profile needs, or main memory on the CPU. None: of its engine nothing is known."""
     load = Load(context=context_length, parallel=profile.parallel)
     if profile.engine == "llamacpp":
+        if whole_inputs(profile.args):
+            load = msgspec.structs.replace(load, step=context_length)
         if profile.gpu_class is None:
             return memory.llamacpp_process(facts, load)
         return memory.llamacpp(facts, load, max(1, profile.gpus_per_node))

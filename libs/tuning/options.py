@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from .arguments import NUMBER, name_of
@@ -41,6 +41,11 @@ LLAMACPP_OPTIONS = (
 )
 """Options of ``llama-server`` a profile may set, and the parameter each one is."""
 
+EMBEDDING = frozenset({"--embeddings", "--embedding", "--reranking", "--rerank", "--pooling"})
+BATCH = frozenset({"--batch-size", "-b"})
+STEP = frozenset({"--ubatch-size", "-ub"})
+"""llama.cpp's physical batch."""
+
 SIM_OPTIONS = (
     *(
         Option((f"--{name}",))
@@ -58,6 +63,16 @@ OURS = {"llamacpp": LLAMACPP_OPTIONS, "sim": SIM_OPTIONS}
 
 AS_SET = "as set"
 """Version of an engine that the settings name and nobody asked for its version."""
+
+
+def has(args: Iterable[str], names: Collection[str]) -> bool:
+    """Whether one of an option's spellings is among the arguments."""
+    return any(name_of(argument) in names for argument in args)
+
+
+def whole_inputs(args: Iterable[str]) -> bool:
+    """Whether llama.cpp is told to make vectors, for which it takes every input in one physical batch."""
+    return has(args, EMBEDDING)
 
 
 def knows(engine: str, version: str) -> bool:

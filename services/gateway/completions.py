@@ -27,7 +27,7 @@ from .core.dialects import Events, Spoken
 from .core.doubles import refuse_doubles
 from .core.engine_errors import fault_in
 from .core.errors import ContextExceeded, Fault, event_of
-from .core.kinds import MESSAGES, Kind
+from .core.kinds import EMBEDDINGS, MESSAGES, Kind
 from .core.protocols.events import BadStream
 from .core.raw import present
 from .core.spelling import mended
@@ -137,7 +137,7 @@ class Completions:
             with self._keep_alives.during(call) if asked.stream else nullcontext():
                 await self._ask(call, kind, key, meter, asked, media, served, body, spoken)
         except Fault as fault:
-            if fault.code == "context_length_exceeded":
+            if fault.code == "context_length_exceeded" and not (fault.param or "").startswith(f"{kind.text}."):
                 fault.param = kind.text
             meter.close(_status_of(fault), call.status or fault.status)
             if not call.answered:
@@ -227,6 +227,8 @@ class Completions:
                 try:
                     await self._put(call, kind, key, meter, asked, question, spoken)
                 except ContextExceeded as fault:
+                    if kind is EMBEDDINGS:
+                        await self._name_input(question, self._routes.find(attempts.model) or served)
                     if shortened or call.delivered:
                         raise
                     shortened = True
@@ -263,6 +265,13 @@ class Completions:
                     further = None
                 else:
                     further = await self._whole(call, meter, spoken, further, connection)
+
+    async def _name_input(self, question: Question, served: Served) -> None:
+        """Raises Fault naming the input that is too long, where it can be found out."""
+        limit = served.route.context_length
+        found = await self._recount.too_long(question, limit)
+        if found is not None:
+            raise errors.input_too_long(f"input.{found[0]}", found[1], limit) from None
 
     def _extra(self, call: Call) -> bytes:
         extra = b"x-request-id: %s\r\n" % call.request_id.encode()

@@ -1,4 +1,4 @@
-"""How long a prompt was whose answer has no end.
+"""How long a prompt was whose answer has no end, and which of several texts is too long.
 
 An engine says at the end of an answer what it used. Who leaves before the end, or loses the engine, has had the prompt
 read all the same: an engine is asked to count it then, so that the ledger has its count and not a guess.
@@ -18,6 +18,7 @@ WITHIN_S = 1.0
 """For all of it; after that a guess has to do."""
 MOST_AT_ONCE = 64
 """When very many leave together, engines have better things to do."""
+MOST_SUSPECTS = 8
 
 
 class Recount:
@@ -51,6 +52,25 @@ class Recount:
         for target in self._engines.beside(question.target, question.model):
             if (tokens := await self._counted(target, question)) is not None:
                 return tokens
+        return None
+
+    async def too_long(self, question: Question, context: int) -> tuple[int, int] | None:
+        """Which input of a request for embeddings has more tokens than ``context``, and how many; None: not known.
+
+        Engines say that one is too long, not which.
+        """
+        try:
+            suspects = counting.suspects(question.body, context)[:MOST_SUSPECTS]
+            async with asyncio.timeout(WITHIN_S):
+                for index, one in suspects:
+                    tokens: int | None = one if isinstance(one, int) else None
+                    if isinstance(one, str):
+                        payload = await self._engines.told(question.target, *counting.of_text(question.model, one))
+                        tokens = counting.count(payload) if payload is not None else None
+                    if tokens is not None and tokens > context:
+                        return index, tokens
+        except (TimeoutError, BadStream):
+            pass
         return None
 
     async def _counted(self, target: Target, question: Question) -> int | None:

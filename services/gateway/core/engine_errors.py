@@ -39,8 +39,8 @@ _INTERNAL = re.compile(
 """Signs of text that was written for who made the engine."""
 _CONTEXT = re.compile(
     r"exceed_context|context_length_exceeded|context (?:length|size|window)|longer than the model|max_model_len|"
-    r"max_seq_len|maximum (?:input|sequence|model) length|(?:prompt|input) is too (?:long|large)|"
-    r"prompt length .{0,40}exceed",
+    r"max_seq_len|maximum (?:input|sequence|model) length|"
+    r"(?:prompt|input)(?: \([0-9]+ tokens\))? is too (?:long|large)|prompt length .{0,40}exceed",
     re.IGNORECASE,
 )
 _WINDOW = re.compile(

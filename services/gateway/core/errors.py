@@ -220,6 +220,15 @@ class ContextExceeded(Fault):
             )
 
 
+def input_too_long(at: str, tokens: int, limit: int) -> Fault:
+    return Fault(
+        400,
+        "context_length_exceeded",
+        f"{at} has {tokens} tokens, and the model reads at most {limit} of one input; send it in shorter pieces.",
+        param=at,
+    )
+
+
 def too_many_tokens(field: str, asked: int, limit: int, model: str, protocol: str) -> Fault:
     """To Anthropic's clients in the words they know."""
     told = f"{field} is {asked}, and '{model}' answers with at most {limit} tokens; ask for {limit} or fewer."

@@ -17,9 +17,13 @@ import pytest
 from libs.bus import Bus
 from libs.runtime.servers.ports import free_port
 from libs.testing.server import ServerProcess
+from services.nodeagent.core.engines import LlamaCpp as Engine
+from services.nodeagent.core.engines import Place
+from tests.unit.nodeagent.wanted import shard
 
 from .conftest import CHAT, KEY, Client, World
 
+CONTEXT = 640
 HI: Any = [{"role": "user", "content": "Say hello."}]
 
 
@@ -38,9 +42,12 @@ class LlamaCpp(ServerProcess):
         return
 
     def command(self) -> list[str]:
-        program = [sys.executable, "-m", "services.nodeagent.engines.llamacpp_launcher", "--model", str(self._model)]
-        options = ["--port", str(self.port), "--alias", "gemma", "--ctx-size", "2048", "--threads", "2"]
-        return [*program, *options, *self._options]
+        """As a node agent starts it."""
+        wanted = shard(
+            engine="llamacpp", served_name="gemma", context_length=CONTEXT, parallel=2, cores=1, args=self._options
+        )
+        place = Place(host="127.0.0.1", port=self.port, weights=str(self._model), cpu_count=2)
+        return Engine(python=sys.executable).command(wanted, place)
 
     def answers(self) -> bool:
         try:
@@ -61,7 +68,12 @@ async def gateway(world: World, connect_as: Callable[[str], Awaitable[Bus]], tmp
             engine = LlamaCpp(tmp_path / name, model, *options)
             stack.callback(engine.stop)
             engine.start()
-            await world.route(engine, model=name, capabilities=capabilities)  # type: ignore[arg-type]
+            await world.route(  # type: ignore[arg-type]
+                engine,
+                model=name,
+                capabilities=capabilities,
+                context_length=CONTEXT,
+            )
         yield await world.gateway(await connect_as("gateway"))
 
 
@@ -94,6 +106,27 @@ async def test_every_route(gateway: Client, world: World) -> None:
     back = await gateway.send("POST", "/detokenize", {"model": "gemma", "tokens": tokens.json["tokens"]})
     assert back.json["content"] == "Say hello."
     await _prompts_of_answers_that_were_left(gateway, world)
+
+
+async def test_an_input_may_be_as_long_as_the_context_and_a_longer_one_is_named(gateway: Client) -> None:
+    """Longer ones are the request's mistake: however many come, others are answered."""
+    fits, too_long = "word " * (CONTEXT - 8), "word " * (CONTEXT + 100)
+
+    async def embed(given: Any, model: str = "gemma-embeddings") -> Any:
+        return await gateway.send("POST", "/v1/embeddings", {"model": model, "input": given})
+
+    for given in (fits, ["one", fits]):
+        whole = await embed(given)
+        assert whole.status == 200, whole.body
+        assert whole.json["usage"]["prompt_tokens"] > 512
+    for given, at in ((too_long, "input.0"), ([fits, "one", too_long, fits], "input.2"), ([[5] * 700], "input.0")):
+        for _ in range(4):
+            refused = await embed(given)
+            assert (refused.status, refused.error["code"]) == (400, "context_length_exceeded"), refused.body
+            assert refused.error["param"] == at
+            assert refused.error["message"].startswith(f"{at} has 7")
+            assert f"at most {CONTEXT} " in refused.error["message"]
+    assert (await embed("still here")).status == 200
 
 
 async def _prompts_of_answers_that_were_left(gateway: Client, world: World) -> None:

@@ -53,6 +53,17 @@ def test_a_profile_may_set_the_prompt_cache() -> None:
     assert command.count("--cache-ram") == 1
 
 
+def test_inputs_that_become_vectors_are_read_in_one_batch_as_long_as_the_context() -> None:
+    """llama.cpp takes 512 tokens of an input for a vector unless told otherwise."""
+    for asked in (("--embeddings",), ("--embedding",), ("--pooling", "mean"), ("--pooling=cls",)):
+        command = LLAMA.command(llama_shard(context_length=8192, parallel=3, args=asked), PLACE)
+        assert (after(command, "--batch-size"), after(command, "--ubatch-size")) == ("8192", "8192")
+    assert "--ubatch-size" not in LLAMA.command(llama_shard(context_length=8192), PLACE)
+    own = LLAMA.command(llama_shard(args=("--embeddings", "-ub", "1024", "-b", "2048")), PLACE)
+    assert "--ubatch-size" not in own
+    assert "--batch-size" not in own
+
+
 def test_the_launcher_sets_what_the_options_say() -> None:
     import xllamacpp
 

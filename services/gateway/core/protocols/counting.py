@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from ..spelling import Number, encoded
@@ -10,6 +12,8 @@ from .fields import Json
 
 TOKENIZE, RENDER = "/tokenize", "/apply-template"
 
+SPECIAL = 8
+"""More tokens no model puts around a text."""
 _KEPT = ("model", "messages", "tools", "chat_template_kwargs", "continue_final_message", "add_generation_prompt")
 
 
@@ -26,11 +30,28 @@ def prompt(body: bytes) -> tuple[str, bytes] | None:
     if "messages" in asked:
         return TOKENIZE, request(asked)
     text = asked.get("prompt")
-    if not isinstance(text, str):
-        return None
+    return of_text(asked.get("model"), text) if isinstance(text, str) else None
+
+
+def of_text(model: Any, text: str) -> tuple[str, bytes]:
+    """The question, path and body, how long a text is."""
     # vLLM reads the first two, llama.cpp the last two.
-    out = {"model": asked.get("model"), "prompt": text, "content": text, "add_special": True}
-    return TOKENIZE, msgspec.json.encode(out)
+    return TOKENIZE, msgspec.json.encode({"model": model, "prompt": text, "content": text, "add_special": True})
+
+
+def suspects(body: bytes, context: int) -> list[tuple[int, str | int]]:
+    """The inputs of a request for embeddings that may be longer than ``context`` tokens: index, and the text, or how
+    many token ids it is; the longest first. Raises BadStream when the request is no JSON object."""
+    given = _fields(body).get("input")
+    inputs = given if isinstance(given, list) and not all(isinstance(one, int) for one in given) else [given]
+    found: list[tuple[int, str | int]] = []
+    for index, one in enumerate(inputs):
+        # No token is less than a byte.
+        if isinstance(one, str) and len(one.encode("utf-8", "replace")) > context - SPECIAL:
+            found.append((index, one))
+        elif isinstance(one, list) and len(one) > context - SPECIAL:
+            found.append((index, len(one)))
+    return sorted(found, key=lambda each: -(each[1] if isinstance(each[1], int) else len(each[1])))
 
 
 def further(path: str, body: bytes, payload: bytes) -> tuple[str, bytes] | None:

@@ -8,10 +8,20 @@ import msgspec
 
 from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
+from libs.tuning.options import BATCH, STEP, has, whole_inputs
 
 from ..layout import Layout, of_llamacpp
 from ..readings import MetricNames
 from .base import Place, Prometheus, cores_for, misunderstood, no_loras, unsafe
+
+
+def _batches(wanted: ShardWanted) -> list[str]:
+    """An input that becomes a vector is read in one batch: of 512 tokens unless told otherwise, whatever its length."""
+    if not whole_inputs(wanted.args):
+        return []
+    tokens = str(wanted.context_length)
+    batch = [] if has(wanted.args, BATCH) else ["--batch-size", tokens]
+    return batch if has(wanted.args, STEP) else [*batch, "--ubatch-size", tokens]
 
 
 class LlamaCpp(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
@@ -71,7 +81,8 @@ class LlamaCpp(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
             "--no-slots",
             "--no-webui",
             # Its prompt cache in main memory is 8 GiB unless told otherwise, which no reservation knows of.
-            *(() if any(a.split("=")[0] in ("--cache-ram", "-cram") for a in wanted.args) else ("--cache-ram", "0")),
+            *(() if has(wanted.args, ("--cache-ram", "-cram")) else ("--cache-ram", "0")),
+            *_batches(wanted),
             *wanted.args,
         ]
 
