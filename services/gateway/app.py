@@ -23,6 +23,7 @@ from .budgets import Budgets
 from .checks import Checks
 from .completions import Completions
 from .core.addresses import networks
+from .core.cors import Origins
 from .core.kinds import COMPLETIONS
 from .door import Door
 from .keepalive import KeepAlives
@@ -55,6 +56,7 @@ class Gateway:
             if settings.fleet_secret is not None:
                 secret = decode_fleet_secret(read_reference(settings.fleet_secret), settings.fleet_secret)
             proxies = networks(settings.trusted_proxies)
+            origins = Origins(settings.cors_origins)
             self._spool = Spool(settings.data_dir / "spool", settings.spool_max_bytes)
         except (BadSecret, SpoolBroken, OSError, ValueError) as problem:
             raise Misconfigured(str(problem)) from None
@@ -70,7 +72,9 @@ class Gateway:
         self._waiting = Waiting(bus, self._routes, wait_s, settings.wake_waiting)
         self._engines = Engines(self._routes, self._waiting, settings.attempts, settings.deadline_s, settings.stall_s)
         self._keep_alives = KeepAlives(settings.stream_keep_alive_s)
-        self._door = door = Door(self._keys, self._routes, self.not_ready, settings.unknown_keys_per_minute, proxies)
+        self._door = door = Door(
+            self._keys, self._routes, self.not_ready, settings.unknown_keys_per_minute, proxies, origins
+        )
         completions = Completions(
             door=door,
             routes=self._routes,
@@ -90,7 +94,7 @@ class Gateway:
         Admin(door, bus)
         # Answers in flight may use most of the time a stop has; the rest is for the spool and the bus.
         drain_s = max(1.0, settings.stop_timeout_s - 4)
-        self._http = HttpServer(door, listening, crowd, settings.keep_alive_s, drain_s, bus.fail)
+        self._http = HttpServer(door, listening, crowd, self._can_meter, settings.keep_alive_s, drain_s, bus.fail)
         self._ends_after_s = max(0.0, drain_s - TELLING_S)
         self._background: list[asyncio.Task[None]] = []
         self._started = False
@@ -140,6 +144,9 @@ class Gateway:
         if self._spool.problem is not None:
             reasons.append(self._spool.problem)
         return reasons
+
+    def _can_meter(self) -> bool:
+        return self._spool.problem is None
 
     def _own_in_flight(self) -> dict[str, int]:
         return {target.replica_id: target.own for target in self._routes.targets.values() if target.own}

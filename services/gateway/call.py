@@ -26,6 +26,7 @@ SSE = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+NO_CONTENT = 204
 SERVED_BY = b"x-llmgw-model"
 COMMENT = b": keep-alive\n\n"
 
@@ -135,20 +136,25 @@ class Call:
         forwarded = [value for name, value in self.scope["headers"] if name == b"x-forwarded-for"]
         return origin(client[0] if client else "", forwarded, trusted_proxies)
 
+    def header(self, name: bytes) -> bytes | None:
+        """The first header of a name, which is in small letters."""
+        return next((value for known, value in self.scope["headers"] if known == name), None)
+
     def forwarded(self, names: Iterable[bytes]) -> bytes:
         """Header lines of the client's that engines may see."""
         wanted = frozenset(names)
         return b"".join(b"%s: %s\r\n" % (name, value) for name, value in self.scope["headers"] if name in wanted)
 
     async def answer(self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = (JSON,)) -> None:
-        """A whole answer."""
-        await self.begin(status, [*headers, (b"content-length", b"%d" % len(body))])
+        """A whole answer. Of a HEAD only its head goes out, and that at once: there is no body it could wait for."""
+        length = [] if status == NO_CONTENT else [(b"content-length", b"%d" % len(body))]
+        await self.begin(status, [*headers, *length])
         await self.write(body, False)
 
     async def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.answered = True
         self.status = status
-        if not self.gone:
+        if not self.gone and self.method != "HEAD" and status != NO_CONTENT:
             self.scope[HOLD_HEAD]()
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.headers]})
 

@@ -20,6 +20,7 @@ from .adapters.upstream import Abandoned
 from .call import Call, Receive, Scope, Send
 from .core import errors
 from .core.addresses import Network
+from .core.cors import Origins
 from .core.errors import Fault
 from .core.openapi import document
 from .core.throttle import Throttle
@@ -27,6 +28,7 @@ from .projections import Keys, Routes, Served
 
 log = logging.getLogger("llmgw.gateway")
 
+WANTED_METHOD = b"access-control-request-method"
 Handler = Callable[[Call], Awaitable[None]]
 
 INTERNAL = Fault(
@@ -50,7 +52,9 @@ class Door:
         not_ready: Callable[[], list[str]],
         unknown_keys_per_minute: int,
         trusted_proxies: tuple[Network, ...],
+        origins: Origins,
     ) -> None:
+        self._origins = origins
         self._wrong = Throttle(unknown_keys_per_minute)
         self._trusted_proxies = trusted_proxies
         self._keys = keys
@@ -73,6 +77,7 @@ class Door:
         if scope["type"] != "http":
             raise RuntimeError(f"the gateway speaks HTTP, not {scope['type']}")
         call = Call(scope, receive, send)
+        call.headers += self._origins.headers(call.header(b"origin"))
         self.in_flight += 1
         try:
             await self._handler(call)(call)
@@ -97,7 +102,10 @@ class Door:
                 methods = {"GET": self._model}
             else:
                 raise errors.no_route(call.method, call.path)
-        handler = methods.get(call.method)
+        if call.method == "OPTIONS" and self._origins.allow(call.header(b"origin")) and call.header(WANTED_METHOD):
+            return self._preflight(methods)
+        # RFC 9110, section 9.3.2: as GET, but for the body, which the server leaves out.
+        handler = methods.get("GET" if call.method == "HEAD" else call.method)
         if handler is None:
             raise errors.wrong_method(call.method, call.path, methods)
         return handler
@@ -122,6 +130,13 @@ class Door:
     def _wrong_key(self, call: Call) -> Fault:
         wait_s = self._wrong.tried(call.origin(self._trusted_proxies), time.monotonic())
         return errors.wrong_key() if wait_s is None else errors.too_many_wrong_keys(wait_s)
+
+    def _preflight(self, methods: Mapping[str, Handler]) -> Handler:
+        async def handler(call: Call) -> None:
+            wanted = call.header(b"access-control-request-headers")
+            await call.answer(204, b"", self._origins.preflight(methods, wanted))
+
+        return handler
 
     async def _health(self, call: Call) -> None:
         await call.answer(200, b'{"status":"ok"}')

@@ -20,7 +20,7 @@ from libs.runtime.run import version
 from libs.runtime.status import PortTaken, StatusServer
 from libs.runtime.systemd import Notifier
 
-from .adapters.crowd import memory
+from .adapters.crowd import gone, memory
 from .settings import GatewaySettings
 
 log = logging.getLogger("llmgw.gateway")
@@ -105,6 +105,7 @@ class WorkerProcess:
                 with contextlib.suppress(asyncio.CancelledError):
                     await listening
         metrics.worker_ended(self._process.pid)
+        gone(self._crowd_fd, self._index)
         return status
 
     async def _listen(self, control: socket.socket) -> None:

@@ -10,6 +10,8 @@ from msgspec import Meta
 
 from libs.runtime.settings import CommonSettings
 
+from .core.cors import Origins
+
 NEVER_FORWARDED = frozenset(
     {
         # credentials, and what browsers keep
@@ -88,6 +90,10 @@ class GatewaySettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_
         tuple[str, ...],
         _meaning("Addresses and networks of proxies before the gateway, whose X-Forwarded-For is believed."),
     ] = ()
+    cors_origins: Annotated[
+        tuple[str, ...],
+        _meaning("Origins whose pages may use the gateway from a browser, as https://chat.example; '*' for all."),
+    ] = ()
     unknown_keys_per_minute: Annotated[
         int,
         Meta(ge=1, description="Wrong keys taken from one address; more are told to wait, valid ones never."),
@@ -99,6 +105,7 @@ class GatewaySettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_
     keep_alive_s: Annotated[int, Meta(ge=1, description="How long an idle client connection is kept.")] = 75
 
     def __post_init__(self) -> None:
+        Origins(self.cors_origins)
         for name in self.forward_headers:
             if _HEADER.fullmatch(name) is None:
                 raise ValueError(f"forward_headers: {name!r} is no name of a header")

@@ -21,8 +21,13 @@ def memory(workers: int) -> int:
     return descriptor
 
 
+def gone(descriptor: int, index: int) -> None:
+    """A worker has ended: it takes no connections."""
+    os.pwrite(descriptor, bytes(_ROW_BYTES), index * _ROW_BYTES)
+
+
 class Crowd:
-    """The workers of a socket, as one of them sees it."""
+    """The workers of a socket, as one of them sees it. A row is a worker's connections and one; 0: it takes none."""
 
     def __init__(self, descriptor: int, workers: int, index: int) -> None:
         """``index`` is this worker's. The descriptor is closed here."""
@@ -31,7 +36,16 @@ class Crowd:
         self._index = index
         self._rows[index] = 0
 
+    def takes(self, connections: int) -> None:
+        """This worker takes connections and has so many."""
+        self._rows[self._index] = connections + 1
+
     def has_more(self, connections: int) -> bool:
-        """Whether this worker, which now has so many, has more than another one."""
-        self._rows[self._index] = connections
-        return connections > min(self._rows) + MORE
+        """Whether this worker, which takes connections and has so many, has more than another one that does."""
+        self.takes(connections)
+        return connections + 1 > min(row for row in self._rows if row) + MORE
+
+    def left_to_others(self) -> bool:
+        """This worker takes no connections for now. Whether another one does."""
+        self._rows[self._index] = 0
+        return any(self._rows)

@@ -45,12 +45,14 @@ TAKES_NOTHING_S = 120.0
 """A client that takes nothing of its answer for so long is hung up on: it holds an engine's slot."""
 LINGER_S = 5.0
 """How long what a client still sends is read and dropped after it was answered early: closed at once, the answer might
-be lost on its way."""
+be lost on its way. Who has sent it to its end by then keeps the connection."""
 LOOKED_AT_EVERY_S = 1.0
 LEFT_TO_OTHERS_S = 0.001
 """How long a connection is left to workers with fewer; an idle one takes it in a tenth of that."""
 NO_MORE_S = 0.1
 """How long nothing is accepted after the system had no room for another connection."""
+UNABLE_S = 0.1
+"""How often a worker that can answer nothing looks whether it can again."""
 _TOO_LONG = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 34\r\nconnection: close\r\n\r\nThe head of a request is too long."
@@ -117,6 +119,8 @@ class ClientConnection(HttpToolsProtocol):
     _head_bytes = 0
     _answered_at: float | None = None
     """Closed on our side while the client was still sending."""
+    _early_since: float | None = None
+    """Loop time at which a request was answered that the client had not sent to its end."""
     _stuck: tuple[int, float] | None = None
     """Bytes the client does not take, and since when."""
 
@@ -151,8 +155,13 @@ class ClientConnection(HttpToolsProtocol):
         self._unfinished.append(self.cycle)
         cast("dict[str, Any]", self.scope)[PUSH] = functools.partial(self._push, self.cycle)
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._awaited == "body" and self.cycle.response_complete:
+            self._early_since = self.loop.time()
+
     def on_message_complete(self) -> None:
-        self._awaited = None
+        self._awaited = self._early_since = None
         super().on_message_complete()
         if self._answered_at is not None:
             self._joining.close()
@@ -189,8 +198,9 @@ class ClientConnection(HttpToolsProtocol):
             self._joining.abort()
 
     def _waits_too_long(self, now: float, head_s: float) -> bool:
-        if self._answered_at is not None:
-            return now - self._answered_at > LINGER_S
+        for since in (self._answered_at, self._early_since):
+            if since is not None:
+                return now - since > LINGER_S
         if not self.flow.write_paused:
             self._stuck = None
         else:
@@ -215,8 +225,14 @@ class _Acceptor:
     """
 
     def __init__(
-        self, listening: socket.socket, make: Callable[[], asyncio.Protocol], crowd: Crowd, open_now: Callable[[], int]
+        self,
+        listening: socket.socket,
+        make: Callable[[], asyncio.Protocol],
+        crowd: Crowd,
+        open_now: Callable[[], int],
+        able: Callable[[], bool],
     ) -> None:
+        self._able = able
         self._listening = listening
         self._crowd = crowd
         self._open_now = open_now
@@ -228,10 +244,16 @@ class _Acceptor:
         self._resume()
 
     def _resume(self) -> None:
+        if self._able():
+            self._crowd.takes(self._open_now() + len(self._opening))
         self._loop.add_reader(self._listening, self._offered)
 
     def _offered(self) -> None:
-        if self._crowd.has_more(self._open_now() + len(self._opening)):
+        if not self._able() and self._crowd.left_to_others():
+            # To refuse takes no time: it would draw nearly every connection to the one that answers none.
+            self._loop.remove_reader(self._listening)
+            self._resuming = self._loop.call_later(UNABLE_S, self._resume)
+        elif self._crowd.has_more(self._open_now() + len(self._opening)):
             self._loop.remove_reader(self._listening)
             self._resuming = self._loop.call_later(LEFT_TO_OTHERS_S, self._left)
         else:
@@ -263,6 +285,7 @@ class _Acceptor:
 
     def close(self) -> None:
         """Take no more."""
+        self._crowd.left_to_others()
         if self._resuming is not None:
             self._resuming.cancel()
         self._loop.remove_reader(self._listening)
@@ -284,10 +307,13 @@ class HttpServer:
         application: Any,
         listening: socket.socket,
         crowd: Crowd,
+        able: Callable[[], bool],
         keep_alive_s: int,
         drain_s: float,
         fail: Callable[[str], None],
     ) -> None:
+        """``able``: whether requests can be answered at all; while not, connections are left to other workers."""
+        self._able = able
         self._fail = fail
         config = uvicorn.Config(
             application,
@@ -317,9 +343,11 @@ class HttpServer:
                 await self._task
                 raise RuntimeError("the HTTP server ended while it was starting")
             await asyncio.sleep(0.005)
-        state = self._server.server_state
-        self._acceptor = _Acceptor(self._listening, self._connection, self._crowd, lambda: len(state.connections))
+        self._acceptor = _Acceptor(self._listening, self._connection, self._crowd, self._open_now, self._able)
         self._looking = supervise(self._look, name="the look at connections", fail=self._fail)
+
+    def _open_now(self) -> int:
+        return len(self._server.server_state.connections)
 
     def _connection(self) -> asyncio.Protocol:
         return ClientConnection(self._server.config, self._server.server_state, self._server.lifespan.state)

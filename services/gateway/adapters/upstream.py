@@ -128,6 +128,9 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self.complete:
             raise ValueError("a second answer to one request")
+        # What a 1xx before it said is not of the answer.
+        self._framed = False
+        self.content_type = self.retry_after = b""
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)

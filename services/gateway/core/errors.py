@@ -386,6 +386,8 @@ def not_metered() -> Fault:
         "The gateway cannot write down what is used and answers nothing until it can. Try again in a few seconds.",
         kind="server_error",
         retry_after_s=5,
+        # A new connection goes to a worker that can.
+        headers=[(b"connection", b"close")],
     )
 
 

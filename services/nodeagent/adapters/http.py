@@ -26,6 +26,7 @@ class _Reader:
     def __init__(self) -> None:
         self.body = bytearray()
         self.complete = False
+        self.parser = httptools.HttpResponseParser(self)
 
     def on_body(self, part: bytes) -> None:
         self.body += part
@@ -33,7 +34,7 @@ class _Reader:
             raise Unreachable(f"the answer is longer than {_MOST_BYTES} bytes")
 
     def on_message_complete(self) -> None:
-        self.complete = True
+        self.complete = self.parser.get_status_code() >= 200  # 1xx come before the answer
 
 
 async def request(
@@ -64,7 +65,7 @@ async def _request(method: str, url: str, headers: Mapping[str, str], body: byte
         writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         await writer.drain()
         answer = _Reader()
-        parser = httptools.HttpResponseParser(answer)
+        parser = answer.parser
         while not answer.complete:
             part = await reader.read(65536)
             if not part:

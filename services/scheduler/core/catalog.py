@@ -18,6 +18,9 @@ from .state import State
 
 NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 NAME_RULE = "1 to 63 small letters, digits, '.', '_' or '-', beginning with a letter or digit"
+ALIAS = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9._:-]|/(?=[A-Za-z0-9])){0,127}$")
+ALIAS_RULE = "1 to 128 letters, digits, '.', '_', '-', ':' or single '/', beginning with a letter or digit"
+"""Clients ask for a model by the name it has elsewhere: ``Qwen/Qwen3-8B``, ``llama3:8b``."""
 CAPABILITIES = frozenset({"chat", "completions", "embeddings", "rerank", "images", "vision", "tools", "reasoning"})
 
 CONTEXT_MOST = 16_777_216
@@ -80,8 +83,8 @@ def _names(state: State, spec: ModelSpec) -> Iterator[Problem]:
     elif spec.name in taken and taken[spec.name] != "is the model's own name":
         yield _problem("name", f"{spec.name!r} {taken[spec.name]}: choose another name, or remove the alias there")
     for i, alias in enumerate(spec.aliases):
-        if not NAME.match(alias):
-            yield _problem(f"aliases[{i}]", f"{alias!r} is not a name: use {NAME_RULE}")
+        if not ALIAS.match(alias):
+            yield _problem(f"aliases[{i}]", f"{alias!r} is not a name: use {ALIAS_RULE}")
         elif alias in taken:
             yield _problem(f"aliases[{i}]", f"{alias!r} {taken[alias]}: models and aliases share one namespace")
         taken.setdefault(alias, "is listed twice")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 
-from services.gateway.adapters.crowd import MORE, Crowd, memory
+from services.gateway.adapters.crowd import MORE, Crowd, gone, memory
 
 
 def test_who_has_more_is_told_so() -> None:
     descriptor = memory(3)
     first, second, third = (Crowd(os.dup(descriptor), 3, index) for index in range(3))
     os.close(descriptor)
+    for one in (first, second, third):
+        one.takes(0)
     assert not first.has_more(MORE)
     assert first.has_more(MORE + 1)
     second.has_more(5)
@@ -25,8 +27,22 @@ def test_who_begins_again_has_none() -> None:
     first, second = Crowd(os.dup(descriptor), 2, 0), Crowd(os.dup(descriptor), 2, 1)
     second.has_more(9)
     assert not first.has_more(9)
-    Crowd(descriptor, 2, 1)
+    Crowd(os.dup(descriptor), 2, 1).takes(0)
     assert first.has_more(9)
+    os.close(descriptor)
+
+
+def test_connections_are_left_only_to_those_who_take_them() -> None:
+    descriptor = memory(3)
+    first, second, _ = (Crowd(os.dup(descriptor), 3, index) for index in range(3))
+    assert not first.has_more(9), "the others have not begun"
+    assert not first.left_to_others()
+    second.takes(5)
+    assert first.left_to_others()
+    assert not second.has_more(5), "the first takes none"
+    gone(descriptor, 1)
+    assert not first.left_to_others(), "who ended takes none"
+    os.close(descriptor)
 
 
 def test_who_is_alone_never_has_more() -> None:
