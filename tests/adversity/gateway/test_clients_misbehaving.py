@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 
 import pytest
@@ -122,4 +123,45 @@ async def test_who_takes_nothing_of_its_answer_is_hung_up_on(
     assert service is not None
     await eventually(lambda: service._door.in_flight == 1)
     await nothing_left(gateway)
+    writer.close()
+
+
+async def test_who_is_refused_and_goes_on_sending_is_hung_up_on_soon(
+    gateway: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a body that comes a byte at a time, when its key is wrong, then it is told so and hung up on."""
+    monkeypatch.setattr(http, "LINGER_S", 0.5)
+    reader, writer = await connected(gateway)
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: g\r\nauthorization: Bearer sk-wrong\r\ncontent-length: 1000000\r\n\r\n"
+    writer.write(head.encode())
+    assert b" 401 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+
+    async def dribble() -> None:
+        while True:
+            writer.write(b" ")
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+    dribbling = asyncio.create_task(dribble())
+    try:
+        async with asyncio.timeout(15):
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(65536):
+                    pass
+    finally:
+        dribbling.cancel()
+        await asyncio.gather(dribbling, return_exceptions=True)
+        writer.close()
+    await nothing_left(gateway)
+
+
+async def test_who_is_refused_and_sends_the_rest_keeps_its_connection(gateway: Client) -> None:
+    reader, writer = await connected(gateway)
+    refused = request(length=None).replace(KEY.encode(), b"sk-wrong")
+    writer.write(refused[:-10])
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    assert b" 401 " in head
+    await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
+    writer.write(refused[-10:] + request())
+    assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
     writer.close()

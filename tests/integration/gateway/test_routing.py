@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from urllib.parse import quote
 
 import openai
 import pytest
@@ -171,3 +172,20 @@ async def test_what_is_stopped_says_so(gateway: Client, world: World, sim_engine
     await world.route(sim_engine)
     await eventually(lambda: gateway.service._routes.stopped is None)  # type: ignore[union-attr]
     assert (await gateway.chat()).status == 200
+
+
+async def test_a_model_is_found_by_the_name_it_has_elsewhere(
+    world: World, gateway: Client, sim_engine: SimEngine
+) -> None:
+    names = ("Qwen/Qwen3-8B", "llama3:8b")
+    await world.route(sim_engine, aliases=names)
+
+    async def known() -> bool:
+        return (await gateway.chat(model=names[0])).status == 200
+
+    await eventually(known)
+    for name in names:
+        answer = await gateway.chat(model=name)
+        assert (answer.status, (await world.record(answer.request_id)).model) == (200, "sim")
+        for path in (name, quote(name, safe="")):
+            assert (await gateway.send("GET", f"/v1/models/{path}")).json["id"] == "sim"

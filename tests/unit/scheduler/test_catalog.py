@@ -20,6 +20,7 @@ from libs.events.commands import (
 )
 from libs.events.machine import EngineFound, WeightsHere
 from libs.events.model import Adapter, Canary, Licence, ModelScaled, ModelSpec, Profile, Scaling
+from libs.events.subjects import encode_token
 from libs.events.views import WeightsWanted
 from services.scheduler.core.catalog import fingerprint
 from services.scheduler.core.state import ERRANDS
@@ -76,6 +77,21 @@ def test_a_right_definition_is_taken() -> None:
     )
     assert world.command(DefineModel(spec=spec)) is not None
     assert world.command(DefineModel(spec=spec)) is None
+
+
+@pytest.mark.parametrize(
+    "alias", ["Qwen/Qwen3-8B", "llama3:8b", "gpt-4o", "meta-llama/Llama-3.1-8B-Instruct", "a/b/c:D_e.1"]
+)
+def test_an_alias_may_be_the_name_a_model_has_elsewhere(alias: str) -> None:
+    world = World()
+    world.define(model_spec("one", aliases=(alias,)))
+    assert encode_token(alias)
+    assert "aliases[0]" in world.refused(DefineModel(spec=model_spec("two", aliases=(alias,))))
+
+
+@pytest.mark.parametrize("alias", ["", "/a", "a/", "a//b", "a b", ":a", "a?b", "a#b", "a%2Fb", "é", "a\n", "x" * 129])
+def test_an_alias_that_no_path_could_hold_is_refused(alias: str) -> None:
+    assert "single '/'" in refused(model_spec("one", aliases=(alias,)))["aliases[0]"]
 
 
 def test_models_and_aliases_share_one_namespace() -> None:
