@@ -22,7 +22,8 @@ ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "clients"
 PAGE = ROOT / "docs" / "clients.md"
 BEGIN, END = "<!-- clients: begin -->", "<!-- clients: end -->"
-SCRIPT_S = 240
+SCRIPT_S = 600
+"""Agents are programs that are started again for every check, and start slowly."""
 INSTALL_S = 600
 
 
@@ -56,12 +57,22 @@ CLIENTS = (
     Client("openai-python", "openai_python.py", ("openai==3.57.0",)),
     Client("openai-node", "openai_node.mjs", ("openai@7.59.0", "zod@4.6.7")),
     Client("anthropic-python", "anthropic_python.py", ("anthropic==2.14.0",)),
+    # The last that speaks the version of the protocol before.
+    Client("anthropic-python 1", "anthropic_python.py", ("anthropic==1.17.0",)),
     Client("anthropic-node", "anthropic_node.mjs", ("@anthropic-ai/sdk@1.14.0",)),
     Client("Vercel AI SDK", "ai_sdk.mjs", (*AI_SDK, "zod@4.6.7")),
     Client("LangChain", "langchain_standard.py", ("langchain-openai==1.7.4", "langchain-tests==1.1.9")),
     Client("LlamaIndex", "llama_index_client.py", LLAMA_INDEX),
     Client("LiteLLM", "litellm_client.py", ("litellm==1.110.2",)),
     Client("llm", "llm_tool.py", ("llm==0.36",)),
+    Client("Claude Code", "claude_code.mjs", ("@anthropic-ai/claude-code@2.1.332",)),
+    Client("Codex CLI", "codex_cli.mjs", ("@openai/codex@0.171.0",)),
+    Client("Continue cn", "continue_cn.mjs", ("@continuedev/cli@1.5.47",)),
+    Client("opencode", "opencode.mjs", ("opencode-ai@1.18.33",)),
+    Client("aider", "aider.py", ("aider-chat==0.86.2",)),
+    Client("openai-agents", "openai_agents.py", ("openai-agents==0.24.0",)),
+    Client("pydantic-ai", "pydantic_agents.py", ("pydantic-ai-slim[openai,anthropic]==2.66.0",)),
+    Client("instructor", "instructor_client.py", ("instructor[anthropic]==1.17.0",)),
 )
 
 

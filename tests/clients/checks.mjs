@@ -1,5 +1,13 @@
 // What every Node script here shares. A script runs in a folder of its own, where its client is installed.
 
+import { spawn } from "node:child_process";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { dirname, join, resolve } from "node:path";
+
+// One run of a program; on a busy machine most of it is its start.
+const RUN_MS = 100_000;
+
 export const ROOT_URL = process.env.LLMGW_CHECK_URL;
 export const BASE_URL = `${ROOT_URL}/v1`;
 export const KEY = process.env.LLMGW_CHECK_KEY;
@@ -62,3 +70,47 @@ export async function all(stream) {
   for await (const one of stream) found.push(one);
   return found;
 }
+
+// What the simulated model is told to do, word for word: to call tools, each after the result of the one before. Its
+// last words are the last result.
+export const told = (...calls) =>
+  `Do this. ${calls.map(([name, given]) => `[[${name} ${JSON.stringify(given)}]]`).join(" ")}`;
+
+// A folder for one run of a client, with nothing in it but these files, and a home without settings of anybody's.
+export async function workplace(files = {}) {
+  const place = await mkdtemp(join(tmpdir(), "llmgw-client-"));
+  const home = join(place, "home");
+  await mkdir(home);
+  const work = join(place, "work");
+  await mkdir(work);
+  for (const [name, text] of Object.entries(files)) {
+    await mkdir(dirname(join(work, name)), { recursive: true });
+    await writeFile(join(work, name), text);
+  }
+  return { home, work, remove: () => rm(place, { recursive: true, force: true, maxRetries: 5 }) };
+}
+
+// Run a client's program to its end: its exit status and what it printed. `input` is what it reads.
+export async function ran(program, args, { home, work, env = {}, input = "" }) {
+  const own = { PATH: process.env.PATH, LANG: "C.UTF-8", TERM: "dumb", HOME: home, ...env };
+  const child = spawn(resolve("node_modules", ".bin", program), args, { env: own, cwd: work });
+  let out = "";
+  let err = "";
+  child.stdout.on("data", (data) => (out += data));
+  child.stderr.on("data", (data) => (err += data));
+  child.stdin.end(input);
+  const timer = setTimeout(() => child.kill("SIGKILL"), RUN_MS);
+  const status = await new Promise((done, failed) => {
+    child.on("close", done);
+    child.on("error", failed);
+  });
+  clearTimeout(timer);
+  return { status, out, err, all: `${out}\n${err}` };
+}
+
+// The lines of JSON in what was printed.
+export const lines = (text) =>
+  text
+    .split("\n")
+    .filter((line) => line.startsWith("{"))
+    .map((line) => JSON.parse(line));

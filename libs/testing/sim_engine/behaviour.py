@@ -50,7 +50,9 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The answer is a refusal."""
     agent: bool = False
     """As a model that uses its tools: unless the last message is a tool's result it calls the one the prompt names, or
-    else the first, once for each thing the last message quotes. Arguments, and JSON, hold what it quotes and counts."""
+    else the first, once for each thing the last message quotes. Arguments, and JSON, hold what it quotes and counts.
+    Where the user's words hold ``[[name {…}]]``, one such after the other is called as it stands there, and the last
+    result is the answer; ``[[say {"text": …}]]`` is said."""
 
 
 class BehaviourWanted(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

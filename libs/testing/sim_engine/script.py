@@ -8,13 +8,15 @@ from typing import Any
 import msgspec
 
 from .behaviour import Behaviour
-from .surface import Asked
+from .surface import Asked, content_of
 
 LEAD = ("I ", "look. ")
 """What is said before tools are called. An agent says nothing where a call is demanded."""
 REFUSAL = ("I ", "will ", "not. ")
 PIECES = 3
 """Of the arguments of a call."""
+TOLD = re.compile(r"\[\[(\w+) (\{.*?\})\]\]", re.DOTALL)
+"""What an agent is told to do, word for word: the name of a function and its arguments, or ``say`` and a ``text``."""
 QUOTED = re.compile(r"""(?<!\w)(?:'([^']+)'|"([^"]+)")(?!\w)""")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?![\w.]*\d)")
 
@@ -46,7 +48,9 @@ class Script(msgspec.Struct):
 
 def is_scripted(asked: Asked, behaviour: Behaviour) -> bool:
     """Whether an answer may be more than words."""
-    return bool(behaviour.thinking or behaviour.refuse or asked.tools or asked.response_format)
+    return bool(
+        behaviour.thinking or behaviour.refuse or asked.tools or asked.response_format or _told(asked, behaviour)
+    )
 
 
 def script_of(asked: Asked, behaviour: Behaviour, request_id: str, words: list[str]) -> Script | None:
@@ -55,6 +59,9 @@ def script_of(asked: Asked, behaviour: Behaviour, request_id: str, words: list[s
     A request that demands a tool gets a call of it, and one that gives a schema gets an instance of that.
     """
     deltas: list[dict[str, Any]] = [{"reasoning_content": f"thought{n} "} for n in range(behaviour.thinking)]
+    if told := _told(asked, behaviour):
+        step = _step(asked, told, request_id)
+        return Script(deltas + step, b'"tool_calls"' if "tool_calls" in step[-1] else b'"stop"', behaviour.thinking)
     calls = _calls(asked, behaviour, request_id)
     schema = _schema(asked, behaviour)
     finish = b'"stop"'
@@ -77,6 +84,44 @@ def script_of(asked: Asked, behaviour: Behaviour, request_id: str, words: list[s
     elif deltas:
         deltas += [{"content": word} for word in words]
     return Script(deltas, finish, behaviour.thinking) if deltas else None
+
+
+class Told(msgspec.Struct):
+    """What the last message with such words tells an agent to do, and the results that came since."""
+
+    steps: list[tuple[str, dict[str, Any]]]
+    results: list[str]
+
+
+def _told(asked: Asked, behaviour: Behaviour) -> Told | None:
+    """None: it is told nothing, or nothing it can do."""
+    results: list[str] = []
+    for message in reversed(asked.messages or () if behaviour.agent else ()):
+        text = content_of(message)
+        if message.role == "tool":
+            results.insert(0, text)
+        elif message.role == "user" and (found := TOLD.findall(text)):
+            try:
+                steps = [(name, msgspec.json.decode(value, type=dict[str, Any])) for name, value in found]
+            except msgspec.DecodeError:
+                return None
+            names = {tool["function"]["name"] for tool in asked.tools or () if "function" in tool} | {"say"}
+            return Told(steps, results) if steps[0][0] in names else None
+    return None
+
+
+def _step(asked: Asked, told: Told, request_id: str) -> list[dict[str, Any]]:
+    """The next thing it is told to do, or the last result in its own words when that was all."""
+    if len(told.results) >= len(told.steps):
+        name, value = "say", {"text": told.results[-1]}
+    else:
+        name, value = told.steps[len(told.results)]
+    if name == "say":
+        return [{"content": part} for part in _cut(value["text"] or " ", PIECES) if part]
+    opener = {"name": name, "arguments": ""}
+    first = {"index": 0, "id": f"call_{request_id}_0", "type": "function", "function": opener}
+    parts = _cut(msgspec.json.encode(value).decode(), PIECES)
+    return [{"tool_calls": [first]}, *({"tool_calls": [{"index": 0, "function": {"arguments": p}}]} for p in parts)]
 
 
 def _schema(asked: Asked, behaviour: Behaviour) -> dict[str, Any] | None:

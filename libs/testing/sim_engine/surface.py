@@ -52,17 +52,17 @@ class Asked(msgspec.Struct):
     def text(self) -> str:
         """All text of the prompt, messages separated by newlines."""
         if self.messages is not None:
-            return "\n".join(map(_content, self.messages))
+            return "\n".join(map(content_of, self.messages))
         if isinstance(self.prompt, str):
             return self.prompt
         return "\n".join(str(part) for part in self.prompt or ())
 
     def last(self) -> str:
         """The text an echo repeats."""
-        return _content(self.messages[-1]) if self.messages else self.text()
+        return content_of(self.messages[-1]) if self.messages else self.text()
 
 
-def _content(message: Message) -> str:
+def content_of(message: Message) -> str:
     if isinstance(message.content, str):
         return message.content
     return " ".join(part.text for part in message.content or ())

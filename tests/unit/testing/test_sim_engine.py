@@ -400,3 +400,21 @@ async def test_agent_calls_what_the_prompt_names_and_answers_the_result(sim_engi
     asked = {"messages": [{"role": "user", "content": "'a' and 'b'"}], "response_format": {"type": "json_object"}}
     told = (await chat(sim_engine, **asked)).json["choices"][0]["message"]["content"]
     assert json.loads(told) == {"a": "a", "b": "a"}
+
+
+async def test_an_agent_does_what_it_is_told_word_for_word(sim_engine: SimEngine) -> None:
+    sim_engine.behave(agent=True, tok_s=0)
+    tools = [{"type": "function", "function": one} for one in (WEATHER, {"name": "read", "parameters": {}})]
+    turns: list[dict[str, Any]] = [{"role": "user", "content": 'Do. [[read {"n": 1}]] [[read {"n": 2}]]'}]
+    for n in (1, 2):
+        message = (await chat(sim_engine, messages=turns, tools=tools)).json["choices"][0]["message"]
+        (call,) = message["tool_calls"]
+        assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("read", {"n": n})
+        turns += [message, {"role": "tool", "content": f"result {n}"}, {"role": "user", "content": "go on"}]
+    last = (await chat(sim_engine, messages=turns, tools=tools)).json["choices"][0]
+    assert (last["message"]["content"], last["finish_reason"]) == ("result 2", "stop")
+    said = [{"role": "user", "content": '[[say {"text": "as it is"}]]'}]
+    assert (await chat(sim_engine, messages=said)).json["choices"][0]["message"]["content"] == "as it is"
+    for odd in ('[[read {\\"n\\": 1}]]', "[[unknown {}]]", "[[read]]"):
+        answer = (await chat(sim_engine, messages=[{"role": "user", "content": odd}])).json
+        assert answer["choices"][0]["message"]["content"]
