@@ -128,7 +128,7 @@ GRANTS: dict[str, Grant] = {
         writes=("keys", "spend", "prices"),
         clears="USAGE",
         leads="accounting",
-        reads=("EVENTS", "KV_keys", "KV_spend", "KV_prices"),
+        reads=("EVENTS", "USAGE", "KV_keys", "KV_spend", "KV_prices"),
         works=("cmd-accounting", "accounting-ledger"),
     ),
     "guard": Grant(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from libs.runtime.servers.nats import NatsFiles
@@ -31,25 +30,6 @@ class NatsServer(ServerProcess):
     @property
     def url(self) -> str:
         return self.files.url
-
-    def back_up(self, to: Path) -> None:
-        """Stop it, copy its streams, start it again."""
-        self.stop()
-        shutil.copytree(self.directory, to)
-        self.start()
-
-    def put_back(self, copy: Path) -> None:
-        """Stop it, put a copy in the place of its streams, start it again."""
-        self.stop()
-        shutil.rmtree(self.directory)
-        shutil.copytree(copy, self.directory)
-        self.start()
-
-    def wipe(self) -> None:
-        """Stop it and remove its streams; start it again, with none."""
-        self.stop()
-        shutil.rmtree(self.directory)
-        self.start()
 
     def prepare(self) -> None:
         self.files.prepare()

@@ -42,7 +42,7 @@ class Accounting:
             react=react,
             on_change=self._refresh,
             on_known=self._open,
-            problems=self.not_ready,
+            problems=lambda: [*self.not_ready(), *self._writer.told],
             owns=("accounting", *OWNS),
             snapshot=Snapshot(settings.data_dir / "snapshot.json", State, core),
         )

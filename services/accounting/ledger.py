@@ -8,20 +8,23 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+import msgspec
 from prometheus_client import Counter, Histogram
 
 from libs.bus import Again, Bus, BusAway, Delivery, Park, Worker
 from libs.events.policy import VerdictBatch
 from libs.events.usage import UsageBatch
 
-from .adapters.postgres import Committed, Entry, Ledger, PostgresAway, PostgresRefused
+from .adapters.postgres import Committed, Entry, Ledger, LedgerChanged, PostgresAway, PostgresRefused
 from .core.order import Order
+from .core.origin import Origin, Reached, Stream, begin
 from .core.prices import Prices
 from .core.rows import BadFact, RequestRow, VerdictRow, request_rows, verdict_rows
-from .core.spending import ended_at
+from .core.spending import ended_at, sums_of
 from .projections import SpendPublisher
+from .recount import recount
 
 log = logging.getLogger("llmgw.accounting")
 
@@ -38,6 +41,7 @@ DROP_EVERY_S = 3600.0
 DROPPED_AT_ONCE = 5_000
 """Sums dropped in one transaction: whoever commits waits for it."""
 
+TOLD_FOR = timedelta(days=7)
 ROWS = Counter("llmgw_ledger_requests_total", "Requests taken from the stream, by what became of them.", ["outcome"])
 COMMIT_SECONDS = Histogram(
     "llmgw_ledger_commit_seconds",
@@ -70,6 +74,9 @@ class LedgerWriter:
         self._worker: Worker | None = None
         self._asked = 0.0
         self._order = Order(0, 0)
+        self._origin: Origin | None = None
+        self._reached = 0
+        """The highest sequence this instance knows to be in the ledger."""
         self._withheld = True
         """Something in the ledger is not published yet: nobody looked, or something before it is missing."""
         self._drop_at = 0.0
@@ -103,15 +110,80 @@ class LedgerWriter:
         try:
             await self._ledger.ping()
             self._is_there()
+            if self._worker is None:
+                self._origin, _ = await self._ledger.origin()
+            elif not await self._still_fits():
+                await self._stop()
             if self._leading() and self._worker is None:
-                progress = await self._bus.progress(DURABLE)
-                self._order = Order(progress.done, progress.handed_out)
+                await self._begin()
                 self._worker = await self._bus.work(DURABLE, self.write, batch=MESSAGES)
                 log.info("the ledger is written here")
         except PostgresAway as why:
             self._is_away(why)
         except (BusAway, TimeoutError) as why:
             log.info("the ledger is not written yet: %s", why)
+
+    async def _begin(self) -> None:
+        """Compare ledger and stream, and bring the ledger to where the stream says it is.
+
+        Raises BusAway, PostgresAway, TimeoutError.
+        """
+        known, holds_requests = await self._ledger.origin()
+        progress = await self._bus.progress(DURABLE)
+        beginning = begin(known, holds_requests, await self._stream(known, progress.done), datetime.now(UTC))
+        if beginning.after is not None:
+            await self._count_anew(known, beginning.origin, beginning.after, progress.done)
+        elif beginning.origin is not known:
+            await self._ledger.begin(beginning.origin)
+        self._origin, _ = await self._ledger.origin()
+        if self._origin is not None and self._origin != known and self._origin.why:
+            log.error("%s", self._origin.why)
+        assert self._origin is not None
+        self._reached = self._origin.reached
+        self._order = Order(progress.done, progress.handed_out)
+
+    async def _stream(self, known: Origin | None, done: int) -> Stream:
+        extent = await self._bus.transport.extent("USAGE")
+        there = await self._bus.transport.message("USAGE", known.reached) if known is not None and known.mark else None
+        mark = there.mark if there is not None else None
+        return Stream(created=extent.epoch, last=extent.last, done=done, mark=mark)
+
+    async def _still_fits(self) -> bool:
+        """Whether ledger and stream are those that were compared when this instance began."""
+        since = self._reached
+        known, _ = await self._ledger.origin()
+        if known is None or self._origin is None or known.epoch != self._origin.epoch or known.reached < since:
+            return False
+        return begin(known, True, await self._stream(known, 0), datetime.now(UTC)).origin is known
+
+    async def _count_anew(self, known: Origin | None, origin: Origin, after: int, until: int) -> None:
+        if known is None:
+            # What would look like a ledger of an earlier version, were it left half way.
+            await self._ledger.begin(msgspec.structs.replace(origin, complete=after, reached=after))
+        added = await recount(self._bus, after, until, self._enter_again)
+        if known is not None and origin != known and (added or origin.stream != known.stream):
+            await self._ledger.begin(origin)
+        if known is None or added:
+            await self._spend.take()
+            await self._ledger.at_least(sums_of(self._spend.said))
+        await self._ledger.reach(until)
+
+    async def _enter_again(self, deliveries: list[Delivery]) -> int:
+        try:
+            return (await self._ledger.commit(self._entry(deliveries), datetime.now(UTC))).added
+        except (Park, PostgresRefused) as why:
+            if len(deliveries) == 1:
+                log.error("message %d of USAGE stays out of the ledger: %s", deliveries[0].sequence, why)
+                return 0
+            return sum([await self._enter_again([one]) for one in deliveries])
+
+    @property
+    def told(self) -> list[str]:
+        """What happened to ledger or bus that those who run them should know of, for a week."""
+        origin = self._origin
+        if origin is None or not origin.why or datetime.now(UTC) - origin.begun_at > TOLD_FOR:
+            return []
+        return [origin.why]
 
     async def _publish(self) -> None:
         """Have the bucket say what the ledger says, where commits do not see to it themselves.
@@ -169,29 +241,36 @@ class LedgerWriter:
         """One batch, in one transaction. Returns when it is in the ledger, whether by this call or an earlier one."""
         entry = self._entry(deliveries)
         sequences = [delivery.sequence for delivery in deliveries]
+        last = max(deliveries, key=lambda delivery: delivery.sequence)
         while True:
-            if await self._entered(entry, sequences):
+            if await self._entered(entry, sequences, last.raw.mark):
                 return
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _entered(self, entry: Entry, sequences: list[int]) -> bool:
-        """Try once. Raises Again, Park."""
+    async def _entered(self, entry: Entry, sequences: list[int], mark: str) -> bool:
+        """Try once; ``mark`` is the last message's. Raises Again, Park."""
         if not self._leading():
             raise Again("another instance writes the ledger")
         async with self._entering:
             order = self._order.after(sequences)
+            assert self._origin is not None
+            reached = Reached(self._origin.epoch, self._reached, order.floor, max(sequences), mark)
             now = datetime.now(UTC)
             try:
                 started = time.monotonic()
-                committed = await self._ledger.commit(replace(entry, complete=order.complete), now)
+                committed = await self._ledger.commit(replace(entry, complete=order.complete, reached=reached), now)
             except PostgresRefused as why:
                 raise Park(f"PostgreSQL does not take it: {why}") from None
+            except LedgerChanged as why:
+                self._asked = 0.0
+                raise Again(str(why)) from None
             except PostgresAway as why:
                 self._is_away(why)
                 return False
             # It is in the ledger: nothing that fails from here on may have it entered again.
             COMMIT_SECONDS.observe(time.monotonic() - started)
             self._order = order
+            self._reached = max(self._reached, reached.sequence)
             self._is_there()
             self._count(entry, committed)
             if not order.complete:

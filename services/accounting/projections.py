@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from datetime import UTC, datetime
 
 from libs.bus import BusAway, Overtaken, OwnedView
@@ -173,6 +173,11 @@ class SpendPublisher:
         """Publish no more: another instance writes the bucket now."""
         self._due.clear()
         self.taken = False
+
+    @property
+    def said(self) -> Collection[Spend]:
+        """What stands in the bucket."""
+        return self._view.values.values()
 
     def counted(self, account: str) -> int:
         """How many requests of an account are published, or about to be."""

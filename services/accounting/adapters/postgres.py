@@ -14,9 +14,10 @@ import asyncpg
 from libs.events.questions import UsageRow
 from libs.events.views import Spend
 
+from ..core.origin import Origin, Reached
 from ..core.rows import RequestRow, VerdictRow, months_of
 from ..core.spending import Sum, periods_at, published
-from . import schema
+from . import origin, schema
 
 CONNECT_S = 5.0
 COMMIT_S = 30.0
@@ -92,8 +93,22 @@ ACCOUNTS = 2_000
 """Accounts looked at at a time where every one is."""
 
 
+_AT_LEAST = f"""
+INSERT INTO llmgw.spend AS s ({", ".join(Sum._fields)}) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (account, period) DO UPDATE SET
+    requests = greatest(s.requests, excluded.requests),
+    prompt_tokens = greatest(s.prompt_tokens, excluded.prompt_tokens),
+    completion_tokens = greatest(s.completion_tokens, excluded.completion_tokens),
+    cost_micros = greatest(s.cost_micros, excluded.cost_micros)
+"""
+
+
 class PostgresAway(Exception):
     """It cannot be reached or cannot work now. To be tried again; the message says what it said."""
+
+
+class LedgerChanged(Exception):
+    """It is there, and is not the one that was written until now."""
 
 
 class PostgresRefused(Exception):
@@ -109,6 +124,8 @@ class Entry:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     complete: bool = True
     """Nothing that comes before it is missing: the watermarks hold."""
+    reached: Reached | None = None
+    """How far in the stream the ledger is with it."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +245,35 @@ class Ledger:
             with _mapped(), self._trusted_no_more():
                 await self._writer.execute(_SETTLE)
 
+    async def origin(self) -> tuple[Origin | None, bool]:
+        """The newest origin there is, and whether the ledger has any request."""
+        async with self._writing:
+            await self._open()
+            with _mapped(), self._trusted_no_more():
+                holds = await self._writer.fetchval("SELECT EXISTS (SELECT 1 FROM llmgw.request)")
+                return await origin.newest(self._writer), holds
+
+    async def begin(self, of: Origin) -> None:
+        """Another history of the stream is entered from now on. Raises nothing where that is known."""
+        async with self._writing:
+            await self._open()
+            with _mapped(), self._trusted_no_more():
+                await origin.add(self._writer, of)
+
+    async def reach(self, sequence: int) -> None:
+        """Note in the newest origin that everything up to a sequence is entered."""
+        async with self._writing:
+            await self._open()
+            with _mapped(), self._trusted_no_more():
+                await origin.complete(self._writer, sequence)
+
+    async def at_least(self, sums: Sequence[Sum]) -> None:
+        """Have no sum be less than these."""
+        async with self._writing:
+            await self._open()
+            with _mapped(), self._trusted_no_more():
+                await self._writer.executemany(_AT_LEAST, sums)
+
     async def drop(self, periods: Collection[str], most: int) -> int:
         """Drop sums of some periods, of ``most`` accounts at most; how many it were. Requests stay as they are."""
         async with self._writing:
@@ -279,6 +325,8 @@ class Ledger:
             return await _read_watermarks(connection)
 
     async def _write(self, connection: Any, entry: Entry, at: datetime) -> Committed:
+        if entry.reached is not None and not await origin.raise_to(connection, entry.reached):
+            raise LedgerChanged("the ledger is not the one that was written: it is empty, or older")
         if entry.verdicts:
             await connection.copy_records_to_table(
                 "incoming_verdict", records=entry.verdicts, columns=VerdictRow._fields

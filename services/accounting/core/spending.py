@@ -68,6 +68,21 @@ def published(sums: Iterable[Sum], at: datetime, watermarks: Mapping[str, int]) 
     return found
 
 
+def sums_of(said: Iterable[Spend]) -> list[Sum]:
+    """The sums that make accounts what was said of them. Of periods other than its month and ``total`` an entry says
+    only what they cost."""
+    sums = []
+    for spend in said:
+        for period, cost_micros in sorted(spend.spent_micros.items()):
+            requests, prompt, completion = 0, 0, 0
+            if period == spend.period:
+                requests, prompt, completion = spend.requests, spend.prompt_tokens, spend.completion_tokens
+            elif period == "total":
+                requests = spend.counted
+            sums.append(Sum(spend.key_id, period, requests, prompt, completion, cost_micros))
+    return sums
+
+
 def holds(spend: Spend, at: datetime) -> bool:
     """Whether what was said of an account speaks of a period that holds at a time, beside ``total``."""
     return not spend.spent_micros.keys().isdisjoint(set(periods_at(at)) - {"total"})
