@@ -16,6 +16,7 @@ from libs.runtime.clock import utc_now
 from . import core
 from .adapters.http import FileServer
 from .adapters.store import Store, StoreTaken
+from .care import Care
 from .core.state import SAID_EVERY, Import, State, decide, entries, evolve, retirements
 from .imports import Imports
 from .library import Library
@@ -35,6 +36,7 @@ class Mirror:
         self._bus = bus
         self._store = Store(settings.data_dir)
         self._library = Library(self._store, lambda: self._authority.state)
+        self._care = Care(self._store, self._library, self._others)
         self._imports = Imports(
             bus,
             settings.instance,
@@ -72,12 +74,23 @@ class Mirror:
         port = self._files.port if self._files else self._settings.port
         return f"http://{socket.gethostname() if host in EVERYWHERE else host}:{port}"
 
+    def _others(self) -> list[str]:
+        """Addresses of the other mirrors."""
+        mirrors = self._authority.state.mirrors
+        return [mirrors[one].url for one in sorted(mirrors) if one != self._settings.instance]
+
     async def start(self) -> None:
         try:
             await asyncio.to_thread(self._store.open)
         except StoreTaken as why:
             raise Misconfigured(str(why)) from None
-        self._files = FileServer(self._settings.host, self._settings.port, self._store, lambda: self._library.shelf)
+        self._files = FileServer(
+            self._settings.host,
+            self._settings.port,
+            self._store,
+            lambda: self._library.shelf,
+            damaged=lambda file: self._care.damaged(file, "somebody who fetched it"),
+        )
         self._files.start()
         log.info("files are served at %s", self.url)
         await self._authority.start()
@@ -89,11 +102,14 @@ class Mirror:
             self._bus.background("the library's keeper", self._library.keep),
             self._bus.background("the mirror's address", self._say_where),
             self._bus.background("the mirror's imports", self._imports.run),
+            self._bus.background("the store's reader", self._care.read),
+            self._bus.background("the store's mender", self._care.mend),
         ]
         await self._bus.answer("mirror", {ExamineMirror: self._examine, ListLibrary: self._list})
 
     async def stop(self) -> None:
         self._imports.stop()
+        self._care.stop()
         await self._authority.stop()
         for task in self._tasks:
             task.cancel()

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from libs.events import Event
-from libs.events.library import ImportEnded, LibraryVersion, VersionAdded
+from libs.events.library import ImportEnded, LibraryVersion, VersionAdded, WeightFile
 from libs.runtime.clock import utc_now
 
 from .adapters.intake import Intake, Progress, shown
@@ -50,6 +50,14 @@ class Library:
 
     def changed(self) -> None:
         self._changed.set()
+
+    def name_of(self, file: WeightFile) -> str:
+        """Where a file of the library belongs, for people: ``tiny@1a2b3c: model.gguf``."""
+        for versions in self._state().versions.values():
+            for one in versions.values():
+                if any(known.sha256 == file.sha256 for known in one.files):
+                    return f"{one.name}@{one.version}: {file.path}"
+        return file.path
 
     async def keep(self) -> None:
         while True:

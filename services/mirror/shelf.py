@@ -19,6 +19,8 @@ class Manifest:
     etag: str
     missing: tuple[str, ...]
     """Paths of files that should be here and are not."""
+    damaged: tuple[str, ...] = ()
+    """Of those, the ones whose copy was found damaged."""
 
 
 @dataclass(frozen=True)
@@ -27,30 +29,41 @@ class Shelf:
 
     files: dict[str, WeightFile] = field(default_factory=dict)
     """By sum; only files that are here, whole."""
+    wanted: dict[str, WeightFile] = field(default_factory=dict)
+    """By sum; those that should be here and are not."""
     manifests: dict[tuple[str, str], Manifest] = field(default_factory=dict)
     latest: dict[str, str] = field(default_factory=dict)
 
     def missing(self) -> list[str]:
         """One sentence for each version that is not all here."""
         return [
-            f"{name}@{version}: {len(manifest.missing)} files are not here, as {manifest.missing[0]}: import it again"
+            f"{name}@{version}: {_words(manifest)}: import it again, unless another mirror has it"
             for (name, version), manifest in self.manifests.items()
             if manifest.missing
         ]
+
+
+def _words(manifest: Manifest) -> str:
+    if manifest.damaged:
+        return f"the copies of {len(manifest.damaged)} files here are damaged, as {manifest.damaged[0]}"
+    return f"{len(manifest.missing)} files are not here, as {manifest.missing[0]}"
 
 
 def stocktaking(store: Store, versions: Iterable[LibraryVersion]) -> Shelf:
     """Look what is here of the library; ``versions`` of a name in the order they were added. Blocking."""
     shelf = Shelf()
     for version in versions:
-        missing = []
+        missing, damaged = [], []
         for file in version.files:
             if file.sha256 in shelf.files or store.has(file):
                 shelf.files[file.sha256] = file
             else:
                 missing.append(file.path)
+                shelf.wanted[file.sha256] = file
+                if store.damaged(file.sha256):
+                    damaged.append(file.path)
         body = encode(version)
         etag = f'"{hashlib.sha256(body).hexdigest()}"'
-        shelf.manifests[version.name, version.version] = Manifest(body, etag, tuple(missing))
+        shelf.manifests[version.name, version.version] = Manifest(body, etag, tuple(missing), tuple(damaged))
         shelf.latest[version.name] = version.version
     return shelf

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
+from prometheus_client import Counter
 
 from libs.events.library import WeightFile
 from libs.events.machine import WeightsHere
@@ -25,6 +26,8 @@ from .adapters.store import Rejected, Store
 from .core import weights as rules
 
 log = logging.getLogger(__name__)
+
+DAMAGED = Counter("llmgw_node_damaged_files_total", "Files that came in damaged, by who sent some of it.", ["origin"])
 
 Used = Mapping[str, tuple[WeightsWanted, ...]]
 """Shard id to the weights it uses."""
@@ -98,6 +101,8 @@ class Fetching:
         self._jobs: dict[str, _Job] = {}
         self._under_way: dict[str, tuple[WeightsWanted, int]] = {}
         self._threads = ThreadPoolExecutor(_MOST_DOWNLOADS, thread_name_prefix="fetch")
+        self._doubts: set[asyncio.Task[None]] = set()
+        """Mirrors being told that what came from them was damaged."""
         self._quiet = asyncio.Event()
         """Nothing is being removed."""
         self._quiet.set()
@@ -235,7 +240,10 @@ class Fetching:
         """Stop downloads; what has come in stays."""
         for job in self._jobs.values():
             job.give_up()
-        tasks = [job.task for job in self._jobs.values() if job.task is not None]
+        tasks: list[asyncio.Task[Any]] = [job.task for job in self._jobs.values() if job.task is not None]
+        tasks += self._doubts
+        for doubt in self._doubts:
+            doubt.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._threads.shutdown(wait=False)
 
@@ -315,9 +323,11 @@ class Fetching:
                     log.warning("a mirror failed", extra={"file": part.file.path, "reason": str(error)})
                     if error.lasting:
                         absent.append(str(error))
-                except Rejected:
+                except Rejected as problem:
                     # Another mirror's copy or a second try may be right: a part may have been damaged at rest.
                     mismatches += 1
+                    if isinstance(problem, download.Damaged):
+                        self._attribute(problem, part.file)
                     if mismatches > 1:
                         raise
                     job.done_bytes = 0
@@ -325,6 +335,15 @@ class Fetching:
             if without >= _ROUNDS_WITHOUT:
                 raise Rejected("; ".join(absent))
             await job.pause()
+
+    def _attribute(self, damaged: download.Damaged, file: WeightFile) -> None:
+        """Say whose copy it was, to people and to whoever has it."""
+        log.error("what came in is damaged", extra={"file": file.path, "reason": str(damaged)})
+        for origin in damaged.origins:
+            DAMAGED.labels(str(origin)).inc()
+            asking = asyncio.create_task(self._in_thread(origin.doubt, file), name=f"doubting {origin}")
+            self._doubts.add(asking)
+            asking.add_done_callback(self._doubts.discard)
 
     async def _in_thread(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*arguments, **named))

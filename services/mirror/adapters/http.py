@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from prometheus_client import Counter
 
+from libs.events.library import WeightFile
 from libs.runtime.status import PortTaken
 
 from ..core.ranges import Part, Unsatisfiable, matches_any, part_of, still_the_same
@@ -36,6 +37,8 @@ MOST_AT_ONCE_BYTES = 1 << 30
 """Linux sends 2 GiB at most in one call."""
 IDLE_S = 60
 """A connection that asks for nothing, or takes nothing, for so long is closed."""
+BELIEVED_S = 600.0
+"""A file that was read and found right is not read again for so long, however often somebody doubts it."""
 _TURNED_AWAY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 _FILE = re.compile(r"^/v1/files/([0-9a-f]{64})$")
@@ -49,11 +52,18 @@ class FileServer:
     """Serves a shelf at an address. ``shelf`` is asked for at every request."""
 
     def __init__(
-        self, host: str, port: int, store: Store, shelf: Callable[[], Shelf], most: int = MOST_CONNECTIONS
+        self,
+        host: str,
+        port: int,
+        store: Store,
+        shelf: Callable[[], Shelf],
+        most: int = MOST_CONNECTIONS,
+        damaged: Callable[[WeightFile], None] = lambda file: None,
     ) -> None:
-        """Listen. Raises PortTaken."""
+        """Listen. ``damaged`` is told of a file that somebody doubted and that is not what it should be any more, from
+        another thread. Raises PortTaken."""
         try:
-            self._server = _Server((host, port), _handler(store, shelf), most)
+            self._server = _Server((host, port), _handler(store, shelf, damaged), most)
         except OSError as error:
             raise PortTaken(f"port {host}:{port} cannot be used ({error.strerror}); set port to a free one") from None
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="files", daemon=True)
@@ -120,8 +130,19 @@ class _Server(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-def _handler(store: Store, shelf: Callable[[], Shelf]) -> type[BaseHTTPRequestHandler]:
+def _handler(
+    store: Store, shelf: Callable[[], Shelf], damaged: Callable[[WeightFile], None]
+) -> type[BaseHTTPRequestHandler]:
     class Handler(_Handler):
+        def right(self, file: WeightFile) -> bool:
+            try:
+                if store.intact(file.sha256, lambda count: None, BELIEVED_S):
+                    return True
+            except FileNotFoundError:
+                return True  # which is said where it is opened
+            damaged(file)
+            return False
+
         def current(self) -> Shelf:
             return shelf()
 
@@ -151,6 +172,10 @@ class _Handler(BaseHTTPRequestHandler):
     def opened(self, sha256: str) -> BinaryIO:
         raise NotImplementedError
 
+    def right(self, file: WeightFile) -> bool:
+        """Whether a file is what it should be, by reading it."""
+        raise NotImplementedError
+
     def do_GET(self) -> None:
         self._answer()
 
@@ -174,6 +199,10 @@ class _Handler(BaseHTTPRequestHandler):
         file = self.current().files.get(sha256)
         if file is None:
             self._refuse(HTTPStatus.NOT_FOUND, f"no file of the library with the SHA-256 {sha256} is here")
+            return
+        # Who got something else from here asks for the file to be looked at before it is sent again.
+        if "no-cache" in self.headers.get("Cache-Control", "") and not self.right(file):
+            self._refuse(HTTPStatus.NOT_FOUND, f"the copy of the file with the SHA-256 {sha256} here is damaged")
             return
         etag = f'"{sha256}"'
         if matches_any(self.headers.get("If-None-Match"), etag):

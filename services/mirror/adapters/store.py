@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -41,6 +42,9 @@ class Store:
     def __init__(self, data_dir: Path) -> None:
         self._files = data_dir / "store" / "sha256"
         self._incoming = data_dir / "store" / "incoming"
+        self._damaged = data_dir / "store" / "damaged"
+        self._proven: dict[str, tuple[int, int, float]] = {}
+        """Sum to size, time of change and when it was last read and found right."""
         self._lock = threading.Lock()
         self._pinned: set[str] = set()
         self._fresh: set[str] = set()
@@ -62,6 +66,7 @@ class Store:
                 f"another mirror uses the store in {self._files.parent}; give each a data_dir of its own"
             ) from None
         self._incoming.mkdir(exist_ok=True)
+        self._damaged.mkdir(exist_ok=True)
         for left_over in self._incoming.iterdir():
             log.info("dropping %s, left by an import that did not end", left_over.name)
             left_over.unlink()
@@ -82,6 +87,33 @@ class Store:
         except FileNotFoundError:
             return False
 
+    def intact(self, sha256: str, moved: Moved, within_s: float = 0.0) -> bool:
+        """Read a file and see whether it still is what its name says; one that is not is set aside, where nothing
+        serves it. One that was found right less than ``within_s`` ago, and did not change since, is not read again.
+
+        Raises OSError, FileNotFoundError where it is not here, and what ``moved`` raises.
+        """
+        path = self.path(sha256)
+        with path.open("rb", buffering=0) as source:
+            seen = os.fstat(source.fileno())
+            known = self._proven.get(sha256)
+            same = known is not None and known[:2] == (seen.st_size, seen.st_mtime_ns)
+            if known is not None and same and time.monotonic() - known[2] < within_s:
+                return True
+            found, _ = copy(source, None, moved)
+        if found == sha256:
+            self._proven[sha256] = seen.st_size, seen.st_mtime_ns, time.monotonic()
+            return True
+        with self._lock:
+            # Not what took its place meanwhile.
+            if path.exists() and path.stat().st_ino == seen.st_ino:
+                path.replace(self._damaged / sha256)
+        return False
+
+    def damaged(self, sha256: str) -> bool:
+        """Whether a copy was found damaged, and no right one has come since."""
+        return (self._damaged / sha256).exists()
+
     def free_bytes(self) -> int:
         stat = os.statvfs(self._incoming)
         return stat.f_bavail * stat.f_frsize
@@ -92,12 +124,17 @@ class Store:
             self._count += 1
             return self._incoming / f"{os.getpid()}-{self._count}"
 
-    def take_in(self, source: BinaryIO, moved: Moved) -> tuple[str, int]:
-        """Copy an open file into the store; returns its sum and length. Raises OSError, and what ``moved`` raises."""
+    def take_in(self, source: BinaryIO, moved: Moved, expected: WeightFile | None = None) -> tuple[str, int]:
+        """Copy an open file into the store; returns its sum and length.
+
+        Raises WrongSum where it is not what was expected, OSError, and what ``moved`` raises.
+        """
         name = self.incoming()
         try:
             with open(name, "xb", buffering=0) as out:
                 sha256, size = copy(source, out, moved)
+            if expected is not None and (sha256, size) != (expected.sha256, expected.size_bytes):
+                raise WrongSum(f"{size} of {expected.size_bytes} bytes with the SHA-256 {sha256}")
             self._place(name, sha256)
         except BaseException:
             name.unlink(missing_ok=True)
@@ -135,6 +172,8 @@ class Store:
                 _sync_folder(target.parent.parent)
             name.chmod(0o444)
             name.replace(target)
+            (self._damaged / sha256).unlink(missing_ok=True)
+            self._proven.pop(sha256, None)
         _sync_folder(target.parent)
 
     def unpin(self) -> None:
@@ -163,6 +202,8 @@ class Store:
             with self._lock:
                 if sha256 in self._pinned:
                     continue
+                self._proven.pop(sha256, None)
+                (self._damaged / sha256).unlink(missing_ok=True)
                 try:
                     size = self.path(sha256).stat().st_size
                     self.path(sha256).unlink()

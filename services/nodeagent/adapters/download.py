@@ -6,13 +6,14 @@ import hashlib
 import http.client
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from libs.events.library import WeightFile
 
-from .store import BLOCK, Rejected, Store
+from .store import BLOCK, Rejected, Store, WrongSum
 
 _SILENCE_S = 20.0
 """A mirror that sends nothing for so long is given up for the next one."""
@@ -30,6 +31,16 @@ class MirrorFailed(Exception):
         """It answered, and asking again will not change the answer soon."""
 
 
+class Damaged(Rejected):
+    """What came in is not the file."""
+
+    def __init__(self, wrong: Rejected, origins: Sequence[Origin]) -> None:
+        self.origins = tuple(origins)
+        """Those that gave some of it; none: it lay here."""
+        came = f"came from {' and '.join(map(str, origins))}" if origins else "lay in the data folder"
+        super().__init__(f"{wrong}; it {came}")
+
+
 class Cancelled(Exception):
     """Nobody wants the file any more. What has come in stays for the next time."""
 
@@ -41,6 +52,8 @@ class Part:
         self.file = file
         self._pickles_allowed = pickles_allowed
         self.have = 0
+        self.origins: list[Origin] = []
+        """Those that gave some of it."""
         self._store = store
         self._digest = hashlib.sha256()
         self._out = store.part(file.sha256).open("ab+", buffering=0)
@@ -67,6 +80,7 @@ class Part:
     def restart(self) -> None:
         self._out.truncate(0)
         self.have, self._digest = 0, hashlib.sha256()
+        self.origins = []
 
     def append(self, block: memoryview) -> None:
         left = block
@@ -80,11 +94,18 @@ class Part:
         os.fsync(self._out.fileno())
         try:
             self._store.keep(self.file, self._digest.hexdigest(), self._pickles_allowed)
+        except WrongSum as wrong:
+            origins = self.origins
+            self._begin_again()
+            raise Damaged(wrong, origins) from None
         except Rejected:
-            self._out.close()
-            self._out = self._store.part(self.file.sha256).open("ab+", buffering=0)
-            self.restart()
+            self._begin_again()
             raise
+
+    def _begin_again(self) -> None:
+        self._out.close()
+        self._out = self._store.part(self.file.sha256).open("ab+", buffering=0)
+        self.restart()
 
 
 class Origin(Protocol):
@@ -92,6 +113,9 @@ class Origin(Protocol):
 
     def open(self, file: WeightFile, offset: int) -> Answer:
         """An answer with status 200, or 206 from ``offset`` on. Raises MirrorFailed."""
+
+    def doubt(self, file: WeightFile) -> None:
+        """Say that what came from here was not the file. Nobody waits for what becomes of that."""
 
 
 class Mirror(NamedTuple):
@@ -109,6 +133,12 @@ class Mirror(NamedTuple):
             raise MirrorFailed(f"{self} does not have {file.path} ({file.sha256})", lasting=True)
         return content_of(answer, self.url, file, offset)
 
+    def doubt(self, file: WeightFile) -> None:
+        """It reads its copy, and sets it aside where that is damaged."""
+        with suppress(MirrorFailed):
+            url = f"{self.url.rstrip('/')}/v1/files/{file.sha256}"
+            request(self.url, url, {"Cache-Control": "no-cache"}, "HEAD")[0].close()
+
 
 def fetch(part: Part, origin: Origin, progress: Callable[[int], None], cancelled: threading.Event) -> int:
     """Fetch what ``part`` lacks and keep it. Returns the bytes that came over the network.
@@ -124,6 +154,8 @@ def fetch(part: Part, origin: Origin, progress: Callable[[int], None], cancelled
             if response.status == 200 and part.have:
                 # It does not do ranges: from the beginning, then.
                 part.restart()
+            if origin not in part.origins:
+                part.origins.append(origin)
             while part.have < file.size_bytes:
                 if cancelled.is_set():
                     raise Cancelled
@@ -150,15 +182,15 @@ def ranged(offset: int) -> dict[str, str]:
     return {"Range": f"bytes={offset}-", "Accept-Encoding": "identity"} if offset else {}
 
 
-def request(called: str, url: str, headers: Mapping[str, str]) -> Answer:
-    """One GET, no redirect followed; the caller closes the connection. Raises MirrorFailed, about ``called``."""
+def request(called: str, url: str, headers: Mapping[str, str], method: str = "GET") -> Answer:
+    """One request, no redirect followed; the caller closes the connection. Raises MirrorFailed, about ``called``."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise MirrorFailed(f"{called!r} is not the address of a mirror (http://host:port)", lasting=True)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname, parts.port, timeout=_SILENCE_S)
     try:
-        connection.request("GET", urlunsplit(("", "", parts.path or "/", parts.query, "")), headers=dict(headers))
+        connection.request(method, urlunsplit(("", "", parts.path or "/", parts.query, "")), headers=dict(headers))
         return connection, connection.getresponse()
     except (OSError, http.client.HTTPException) as error:
         connection.close()

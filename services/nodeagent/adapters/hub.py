@@ -106,6 +106,9 @@ class Repository:
     def open(self, file: WeightFile, offset: int) -> Answer:
         return content_of(self._get(self._address(file.path), ranged(offset), file.path), str(self), file, offset)
 
+    def doubt(self, file: WeightFile) -> None:
+        """A hub is told nothing."""
+
     def _address(self, path: str) -> str:
         return f"{self._endpoint}/{self._source.repository}/resolve/{self._source.commit}/{quote(path)}"
 

@@ -40,6 +40,10 @@ class Rejected(Exception):
     """The weights must not be used; the sentence says why."""
 
 
+class WrongSum(Rejected):
+    """A file is not the one it should be."""
+
+
 class _Checked(msgspec.Struct, frozen=True):
     size_bytes: int
     modified_ns: int
@@ -137,7 +141,7 @@ class Store:
         part = self.part(file.sha256)
         if found_sha256 != file.sha256:
             part.unlink(missing_ok=True)
-            raise Rejected(f"{file.path} has the SHA-256 {found_sha256} and should have {file.sha256}; it was deleted")
+            raise WrongSum(f"{file.path} has the SHA-256 {found_sha256} and should have {file.sha256}; it was deleted")
         with part.open("rb") as opened:
             suspicious = pickled(opened.read(16))
         if suspicious and not pickles_allowed:

@@ -107,6 +107,7 @@ async def test_a_flipped_byte_is_found_deleted_and_both_sums_named(
         await fetching.ensure(weights(file, mirrors=(mirror.url,)), no_news)
     assert file.sha256 in str(rejected.value)
     assert file_of(bytes(flipped)).sha256 in str(rejected.value)
+    assert f"it came from {mirror.url}" in str(rejected.value)
     assert not (tmp_path / "content" / file.sha256).exists()
 
     with serving() as good:

@@ -144,7 +144,9 @@ def test_a_version_that_is_not_all_here_is_not_served(served: Served) -> None:
     served.store.path(SUM).unlink()
     assert served.ask("GET", f"/v1/files/{SUM}")[0].status == 404
     served.shelf = stocktaking(served.store, [served.version])
-    assert served.shelf.missing() == ["m.x@v1: 1 files are not here, as w.gguf: import it again"]
+    assert served.shelf.missing() == [
+        "m.x@v1: 1 files are not here, as w.gguf: import it again, unless another mirror has it"
+    ]
     assert served.ask("GET", "/v1/library/m.x/v1")[0].status == 503
     assert served.ask("GET", f"/v1/files/{SUM}")[0].status == 404
 
