@@ -55,6 +55,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """The lease it may take."""
     reads: tuple[str, ...] = ()
     """Streams (a bucket's is ``KV_<bucket>``) it may read as a whole."""
+    looks_up: Mapping[str, tuple[str, ...]] = {}
+    """Streams it may ask for the last message of single subjects."""
     reads_only: Mapping[str, tuple[str, ...]] = {}
     """Streams it may read single subjects of."""
     works: tuple[str, ...] = ()
@@ -73,6 +75,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             allowed += [f"$JS.API.STREAM.MSG.GET.{stream}", f"$JS.API.CONSUMER.CREATE.{stream}.>"]
         for stream, subjects in self.reads_only.items():
             allowed += [f"$JS.API.CONSUMER.CREATE.{stream}.*.{subject}" for subject in subjects]
+        for stream, subjects in self.looks_up.items():
+            allowed += [f"$JS.API.DIRECT.GET.{stream}.{subject}" for subject in subjects]
         for stream in (*self.reads, *self.reads_only):
             allowed += [f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*", f"$JS.API.CONSUMER.DELETE.{stream}.*"]
         for durable in self.works:
@@ -164,6 +168,7 @@ def node_grant(machine_id: str) -> Grant:
             *(f"llmgw.tel.machine.{token}.>", f"llmgw.tel.shard.{token}.>"),
         ),
         answers=(f"llmgw.ask.node.{token}.>",),
+        looks_up={"EVENTS": (f"llmgw.evt.machine.{token}.>", f"llmgw.evt.shard.{token}.>")},
         reads_only={"KV_desired": (f"$KV.desired.{token}",)},
         looks=SEEN_BY_NODES,
     )

@@ -194,6 +194,9 @@ class MemoryTransport:
         self._reach()
         return self._cluster.streams[stream].last(subject)
 
+    async def last_here(self, stream: str, subject: str) -> RawMessage | None:
+        return await self.last(stream, subject)
+
     async def message(self, stream: str, sequence: int) -> RawMessage | None:
         self._reach()
         return self._cluster.streams[stream].messages.get(sequence)

@@ -244,6 +244,18 @@ class NatsTransport:
     async def last(self, stream: str, subject: str) -> RawMessage | None:
         return await self._stored(stream, {"last_by_subj": subject})
 
+    async def last_here(self, stream: str, subject: str) -> RawMessage | None:
+        asked = f"$JS.API.DIRECT.GET.{stream}.{subject}"
+        try:
+            message = await self.client.request(asked, b"", timeout=2)
+        except UNREACHABLE as error:
+            raise BusAway(f"{asked}: {str(error) or type(error).__name__}") from None
+        headers = message.headers or {}
+        if headers.get("Status"):
+            return None
+        at = datetime.fromisoformat(headers["Nats-Time-Stamp"])
+        return RawMessage(subject, message.data, headers, int(headers["Nats-Sequence"]), at)
+
     async def message(self, stream: str, sequence: int) -> RawMessage | None:
         return await self._stored(stream, {"seq": sequence})
 

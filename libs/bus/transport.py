@@ -193,6 +193,11 @@ class Transport(Protocol):
 
     async def message(self, stream: str, sequence: int) -> RawMessage | None: ...
 
+    async def last_here(self, stream: str, subject: str) -> RawMessage | None:
+        """The last message of a subject, from any replica, which may be behind the others. Who may read single subjects
+        of a stream only can ask for no more. Raises BusAway."""
+        ...
+
     async def extent(self, stream: str) -> Extent:
         """As its leader has it. Raises BusAway, also where that leader hears no majority of its replicas."""
         ...

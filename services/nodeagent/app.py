@@ -92,7 +92,7 @@ class NodeAgent:
             logging.getLogger().addHandler(self._lines)
         self._run = self._folder.next_run()
         sealing_key = SealingKey.load(data_dir / "sealing.key")
-        self._outbox = Outbox(data_dir / "outbox")
+        self._outbox = Outbox(data_dir / "outbox", self.again.set)
         self._fetching = Fetching(data_dir / "weights", Hub(settings.hf_endpoint, settings.hf_token_file))
         found, _, _ = await asyncio.gather(self._engines(), self._hardware.start(), self._fetching.look())
         self._node = node = Node(
@@ -121,7 +121,7 @@ class NodeAgent:
         there = tuple(one for _, one in found.values())
         self._look = lambda: self._register(self._hardware.registered(sealing_key.public_hex, there))
         self._look()
-        await self._supervisor.adopt()
+        await self._supervisor.adopt(self._outbox.forgotten)
         self._outbox.start(self._bus)
         self._telemetry = Telemetry(
             settings.machine_id, self._bus, self._hardware, self._supervisor, self._fetching, settings.sample_every_s

@@ -371,6 +371,15 @@ class ShardLife(ShardState):
         self._report(ShardStopped, reason=self.record.reason)
         self._write(phase="stopped")
 
+    def say_end_again(self) -> None:
+        """How it ended, to a log that has forgotten it."""
+        record = self.record
+        if record.phase == "failed":
+            phase: Phase = "ready" if record.url else "starting"
+            self._report(ShardFailed, phase=phase, reason=record.reason, exit_code=record.exit_code)
+        else:
+            self._report(ShardStopped, reason=record.reason)
+
     async def _until_gone(self) -> None:
         while True:
             try:

@@ -29,8 +29,11 @@ class Supervisor:
         self._scheduled = False
         self.lives: dict[str, ShardLife] = {}
 
-    async def adopt(self) -> None:
-        """Take over what an earlier agent left: before anything is wanted, and whatever the bus does."""
+    async def adopt(self, unsaid: bool) -> None:
+        """Take over what an earlier agent left: before anything is wanted, and whatever the bus does.
+
+        ``unsaid``: the log may know nothing of it, so that ends are told again too.
+        """
         records = self._node.files.read_all()
         left = await asyncio.to_thread(processes.marked, self._node.files.data_dir)
         for shard_id, record in records.items():
@@ -39,6 +42,8 @@ class Supervisor:
                 life.go_on_stopping()
             elif not life.ended:
                 life.adopt()
+            elif unsaid:
+                life.say_end_again()
         for shard_id in left:
             if shard_id not in records or self.lives[shard_id].ended:
                 log.warning("processes of shard %s are left and no record of it: they are stopped", shard_id)

@@ -6,23 +6,38 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from libs.bus import Bus, BusAway, TooLarge
-from libs.events import Event, decode, encode
+from libs.bus.delivery import CAUSE
+from libs.events import Event, decode, encode, subject_of
 
 from . import durable
 
 log = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+LOOK_EVERY_S = 10.0
+"""How often it is looked whether the log still has what was sent last."""
+LOOKS = 3
+LOOK_AGAIN_S = 2.0
+"""A replica of the log that is behind the others has it by the last look."""
 
 
 class _Waiting(msgspec.Struct, frozen=True):
     cause: str
     event: msgspec.Raw
+
+
+class _Sent(msgspec.Struct, frozen=True):
+    """What the log took last."""
+
+    subject: str
+    sequence: int
+    cause: str
 
 
 def _name_of(folder: Path) -> str:
@@ -38,10 +53,18 @@ def _name_of(folder: Path) -> str:
 
 
 class Outbox:
-    """Events go in at once, whatever the bus does; a fact that is in is sent, by this agent or the next one."""
+    """Events go in at once, whatever the bus does; a fact that is in is sent, by this agent or the next one.
 
-    def __init__(self, folder: Path) -> None:
+    A log that was wiped, or put back from a copy, has forgotten what was sent: ``say_again`` is called then, once, and
+    nothing more is sent. All that is so must be put in anew, by an agent that begins with ``forgotten``.
+    """
+
+    def __init__(self, folder: Path, say_again: Callable[[], None] | None = None) -> None:
         self._folder = folder
+        self._say_again = say_again
+        self._sent = self._read_sent()
+        self.forgotten = self._sent is None
+        """Whether the log may know nothing of what earlier agents said."""
         folder.mkdir(parents=True, exist_ok=True)
         self._name = _name_of(folder)
         waiting = [int(path.stem) for path in folder.glob("[0-9]*.json")]
@@ -81,11 +104,47 @@ class Outbox:
     async def _send(self, bus: Bus) -> None:
         while True:
             self._filled.clear()
+            if self._say_again is not None and await self._is_forgotten(bus):
+                log.error("the log no longer has what was said last; everything is said again")
+                self._forget()
+                self._empty.set()
+                self._say_again()
+                return
             for path in self.waiting():
                 await self._send_one(bus, path)
             if not self.waiting():
                 self._empty.set()
-            await self._filled.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._filled.wait()
+
+    async def _is_forgotten(self, bus: Bus) -> bool:
+        sent = self._sent
+        for look in range(LOOKS if sent is not None else 0):
+            assert sent is not None
+            try:
+                there = await bus.transport.last_here("EVENTS", sent.subject)
+            except BusAway:
+                return False  # not known; it is looked again
+            if there is not None and there.sequence > sent.sequence:
+                return False  # sent, and its acknowledgement was lost
+            if there is not None and there.sequence == sent.sequence and there.headers.get(CAUSE) == sent.cause:
+                return False
+            if look + 1 < LOOKS:
+                await asyncio.sleep(LOOK_AGAIN_S)
+        return sent is not None
+
+    def _read_sent(self) -> _Sent | None:
+        try:
+            return msgspec.json.decode((self._folder / "sent").read_bytes(), type=_Sent)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def _forget(self) -> None:
+        """What is said again is no repetition to a log that may remember a part of it: the folder gets another name."""
+        self._sent = None
+        for name in ("sent", "name"):
+            (self._folder / name).unlink(missing_ok=True)
 
     async def _send_one(self, bus: Bus, path: Path) -> None:
         try:
@@ -98,7 +157,7 @@ class Outbox:
             return
         while True:
             try:
-                await bus.append(event, cause=waiting.cause)
+                sequence = await bus.append(event, cause=waiting.cause)
                 break
             except TooLarge as error:
                 # It never will be taken: out of the way of the others, for a person to look at.
@@ -110,4 +169,7 @@ class Outbox:
             except Exception:
                 log.exception("%s was not taken by the log; it is tried again", path.name)
             await asyncio.sleep(_RETRY_S)
+        self._sent = _Sent(subject_of(event), sequence, waiting.cause)
+        with contextlib.suppress(OSError):  # an agent that does not know says more than it must
+            durable.write(self._folder / "sent", msgspec.json.encode(self._sent))
         path.unlink(missing_ok=True)

@@ -138,6 +138,12 @@ async def test_a_node_reads_what_it_should_run_and_no_other_s(enter: Callable[[s
     assert not await may_read(bus, "KV_keys", "$KV.keys.>")
     assert not await may_read(bus, "EVENTS", "llmgw.evt.>")
 
+    mine, another = (f"llmgw.evt.machine.{name.removeprefix('node-')}.registered" for name in IDENTITIES[-2:])
+    assert await bus.transport.last_here("EVENTS", mine) is None
+    for refused in (another, "llmgw.evt.node.x.joined"):
+        with pytest.raises(BusAway):
+            await bus.transport.last_here("EVENTS", refused)
+
 
 async def test_only_gateways_and_operators_give_commands(enter: Callable[[str], Awaitable[Bus]]) -> None:
     """Each on a subject of its own: an owner believes only a gateway that a command is for another."""

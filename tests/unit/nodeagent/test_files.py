@@ -201,3 +201,28 @@ async def test_logs_of_the_agent_and_of_shards(tmp_path: Path) -> None:
     with pytest.raises(Refused) as refused:
         await answers.answer(AskLogs(machine_id="box", source="r-9-0"))
     assert "there is: agent, r-1-0" in str(refused.value.problems[0].message)
+
+
+async def test_an_outbox_finds_that_the_log_has_forgotten_what_it_sent(
+    tmp_path: Path, memory_cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.nodeagent.adapters.outbox.LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr("services.nodeagent.adapters.outbox.LOOK_AGAIN_S", 0.01)
+    told = asyncio.Event()
+    box = Outbox(tmp_path, told.set)
+    assert box.forgotten
+    box.put(fact(1), "cause-1")
+    box.start(memory_cluster.bus("node-box"))
+    await eventually(lambda: not box.waiting())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(told.wait(), 0.3)
+    assert not Outbox(tmp_path).forgotten
+    memory_cluster.streams["EVENTS"].messages.clear()
+    await asyncio.wait_for(told.wait(), 5)
+    await box.stop(1)
+    following = Outbox(tmp_path)
+    assert following.forgotten
+    following.put(fact(1), "cause-1")
+    following.start(memory_cluster.bus("node-box"))
+    await eventually(lambda: not following.waiting() and len(memory_cluster.streams["EVENTS"].messages) == 1)
+    await following.stop(1)
