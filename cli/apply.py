@@ -15,11 +15,12 @@ import yaml
 from cli.cluster import Cluster, on_cluster, outcome_words
 from cli.declared import BadFile, Kind, Weights, kinds_held, read
 from cli.failure import Failed
+from cli.headers import headers_of_models
 from cli.library import bring
 from cli.plan import Current, Step, document, plan, pruning, sections, still_used, unknown_policies
 from cli.visible import say
 from libs.events.codec import encode
-from libs.events.commands import ImportVersion
+from libs.events.commands import DefineModel, ImportVersion
 from libs.events.questions import (
     ExamineAccounting,
     Examined,
@@ -145,11 +146,16 @@ async def examined(cluster: Cluster, steps: Iterable[Step]) -> list[Step]:
 
     steps = list(steps)
     texts = [encode(step.command).decode() for step in steps]
+    defined = [step.command.spec for step in steps if isinstance(step.command, DefineModel)]
+    headers = await headers_of_models(cluster, defined)
 
     async def look(number: int, step: Step) -> Examined:
         before = zip(steps[:number], texts[:number], strict=True)
         after = tuple(text for earlier, text in before if matters(earlier, step))
-        return await cluster.ask(EXAMINERS[step.kind](command=texts[number], after=after), Examined, timeout_s=15)
+        question = EXAMINERS[step.kind](command=texts[number], after=after)
+        if isinstance(question, ExamineScheduler):
+            question = msgspec.structs.replace(question, headers=headers.get(step.name))
+        return await cluster.ask(question, Examined, timeout_s=15)
 
     wrong: list[str] = []
     kept: list[Step] = []

@@ -8,6 +8,7 @@ from typing import Literal
 from .commands import Problem
 from .contract import Question, Value, registered
 from .explanation import Explanation
+from .headers import ModelHeaders
 from .library import ImportUnderWay
 from .model import ModelSpec
 from .policy import PolicySpec
@@ -31,7 +32,9 @@ class Examine(Question, frozen=True, kw_only=True, tag="ask.examine.v0"):
 
 
 @registered
-class ExamineScheduler(Examine, frozen=True, kw_only=True, tag="ask.scheduler.examine.v1"): ...
+class ExamineScheduler(Examine, frozen=True, kw_only=True, tag="ask.scheduler.examine.v1"):
+    headers: ModelHeaders | None = None
+    """Of the weights of the model that is defined, where the log does not have them."""
 
 
 @registered
@@ -318,6 +321,20 @@ class Finding(Value, frozen=True, kw_only=True):
     costs: str = ""
     """What it costs."""
     fix: str = ""
+
+
+@registered
+class AskHeaders(Question, frozen=True, kw_only=True, tag="ask.node.headers.v1"):
+    """What a model's headers say that the library does not have: read by a node, in its folder or at its hub."""
+
+    ids = ("machine_id",)
+    machine_id: str
+    source: str
+    """``file:…`` or ``hf:…``."""
+
+
+class HeadersAnswer(Value, frozen=True, kw_only=True):
+    headers: ModelHeaders
 
 
 @registered

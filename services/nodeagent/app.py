@@ -12,7 +12,7 @@ import msgspec
 from libs.bus import Bus, Follower
 from libs.events.commands import Problem
 from libs.events.machine import EngineFound, MachineRegistered
-from libs.events.questions import AskDoctor, AskFabricMap, AskLogs, DoctorAnswer, FabricMap
+from libs.events.questions import AskDoctor, AskFabricMap, AskHeaders, AskLogs, DoctorAnswer, FabricMap
 from libs.events.refusal import Refused
 from libs.events.views import Desired, ShardWanted
 from libs.runtime.secrets import SealingKey
@@ -32,6 +32,7 @@ from .discovery import agent_version, engines
 from .errands import Errands
 from .fetching import Fetching
 from .hardware import Hardware
+from .headers import Headers
 from .log_lines import AgentLines, LogLines
 from .node import Node
 from .settings import NodeAgentSettings
@@ -134,6 +135,7 @@ class NodeAgent:
             AskLogs: LogLines(node.files, self._lines).answer,
             AskFabricMap: self._map_fabric,
             AskDoctor: self._examine,
+            AskHeaders: Headers(Hub(settings.hf_endpoint, settings.hf_token_file)).answer,
         }
         await self._bus.answer("node", answers, machine_id=settings.machine_id)
 

@@ -13,7 +13,7 @@ import psutil
 
 from libs.events import tag_of
 from libs.events.machine import EngineFound, FabricPort, Filesystem, Gpu, GpuSample, Imex, MachineRegistered, PortSample
-from libs.events.questions import AskDoctor, AskFabricMap, AskLogs, FabricMap
+from libs.events.questions import AskDoctor, AskFabricMap, AskHeaders, AskLogs, FabricMap
 
 from .adapters import fabric as ports
 from .adapters import machine
@@ -35,7 +35,7 @@ from .settings import NodeAgentSettings
 if TYPE_CHECKING:
     from .simulation.machine import Invented
 
-FEATURES = ("errands", *sorted(tag_of(question) for question in (AskDoctor, AskFabricMap, AskLogs)))
+FEATURES = ("errands", *sorted(tag_of(question) for question in (AskDoctor, AskFabricMap, AskHeaders, AskLogs)))
 
 _LOOK_S = 60.0
 """Hardware changes when people touch it, and when a fabric manager restarts."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from libs.bus import Authority
-from libs.events import Question
+from libs.events import Question, decode
+from libs.events.commands import DefineModel
 from libs.events.questions import (
     Examined,
     ExamineScheduler,
@@ -22,6 +25,7 @@ from libs.events.questions import (
 
 from .adapters.listener import Listener
 from .core.decide import model_named
+from .core.fitting import problems_of_headers
 from .core.silence import why_paused
 from .core.state import Model, State
 from .core.story import explain
@@ -43,7 +47,14 @@ class Questions:
         }
 
     async def examine(self, question: ExamineScheduler) -> Examined:
-        return self._authority.examine(question)
+        examined = self._authority.examine(question)
+        if question.headers is None or examined.unchanged:
+            return examined
+        command = decode(question.command.encode())
+        if not isinstance(command, DefineModel):
+            return examined
+        found = problems_of_headers(self._authority.state, command.spec, examined.problems, question.headers)
+        return msgspec.structs.replace(examined, problems=(*examined.problems, *found))
 
     async def explain(self, question: ExplainModel) -> ModelExplained:
         """Raises Refused when there is no such model."""

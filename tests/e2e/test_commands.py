@@ -16,6 +16,7 @@ from libs.bus.topology import STREAMS
 from libs.bus.transport import RawMessage
 from libs.testing import eventually
 from libs.testing.weights import gguf
+from tests.data.models import gguf_headers
 
 from .cluster import Cluster
 from .test_demo import client
@@ -344,3 +345,22 @@ def test_logs_finds_engines_that_ended_and_the_engine_of_a_model(cluster: Cluste
     assert stopped.stdout.strip(), "what it printed is kept"
     cluster.text("model", "remove", "brief")
     assert cluster.text("logs", shard) == stopped.stdout
+
+
+def test_headers_of_weights_that_only_nodes_see_are_held_against_a_definition(cluster: Cluster, tmp_path: Path) -> None:
+    gguf = tmp_path / "gemma.gguf"
+    gguf.write_bytes(gguf_headers.gemma_3_270m())
+
+    def declared(source: str, context: int) -> str:
+        profile = {"name": "cpu", "engine": "llamacpp", "memory_mb": 50_000, "cores": 1}
+        spec = {"name": "seen", "source": source, "context_length": context, "profiles": [profile]}
+        return yaml.safe_dump({"models": [spec]})
+
+    said = cluster.refused("apply", "-f", "-", "--dry-run", stdin=declared(f"file:{gguf}", 65_536))
+    assert "model seen: context_length: a context of 65,536 tokens; it was trained for 32,768" in said
+    fine = cluster.run("apply", "-f", "-", "--dry-run", stdin=declared(f"file:{gguf}", 8192))
+    assert (fine.returncode, fine.stderr) == (0, "")
+    unseen = cluster.run("apply", "-f", "-", "--dry-run", stdin=declared(f"file:{tmp_path}/none.gguf", 8192))
+    assert unseen.returncode == 0
+    assert unseen.stderr.startswith("not checked: whether seen fits, because its headers could not be read (")
+    assert "is not on this machine" in unseen.stderr

@@ -79,6 +79,27 @@ class Repository:
 
         Raises MirrorFailed, OSError (disk) and ``store.Rejected``.
         """
+        listed = self._listed()
+        return [self._file(listed[name], keep) for name in wanted_of(listed, self._source)]
+
+    def names(self) -> list[str]:
+        """The paths of what is wanted. Raises MirrorFailed and ``store.Rejected``."""
+        return wanted_of(self._listed(), self._source)
+
+    def head(self, path: str, size: int) -> bytes:
+        """The first ``size`` bytes of a file, fewer when it ends before. Raises MirrorFailed."""
+        headers = {"Range": f"bytes=0-{size - 1}", "Accept-Encoding": "identity"}
+        connection, response = self._get(self._address(path), headers, path)
+        try:
+            if response.status not in (200, 206):
+                raise MirrorFailed(f"{self} answered HTTP {response.status} for {path}")
+            return response.read(size)
+        except (OSError, http.client.HTTPException) as error:
+            raise MirrorFailed(f"{self} broke off: {said(error)}") from None
+        finally:
+            connection.close()
+
+    def _listed(self) -> dict[str, _Listed]:
         source = self._source
         content = self._read(
             f"{self._endpoint}/api/models/{source.repository}/revision/{source.commit}?blobs=true",
@@ -91,8 +112,7 @@ class Repository:
             raise MirrorFailed(f"{self} gave a list of files that cannot be read: {error}", lasting=True) from None
         if revision.sha != source.commit:
             raise Rejected(f"{self} answered with the commit {revision.sha} when asked for {source.commit}")
-        listed = {one.rfilename: one for one in revision.siblings}
-        return [self._file(listed[name], keep) for name in wanted_of(listed, source)]
+        return {one.rfilename: one for one in revision.siblings}
 
     def _file(self, one: _Listed, keep: Callable[[bytes], str]) -> WeightFile:
         if one.lfs is not None:

@@ -60,12 +60,34 @@ def usable_bytes(memory_total_mb: int) -> int:
     return int(memory_total_mb * MIB * USABLE)
 
 
-def fit_problems(state: State, spec: ModelSpec, wrong: Collection[str]) -> Iterator[Problem]:
+def problems_of_headers(
+    state: State, spec: ModelSpec, known: Collection[Problem], headers: ModelHeaders
+) -> Iterator[Problem]:
+    """What headers say against a definition whose weights the log does not know; ``known``: what is wrong with it
+    anyhow. Also where it states less than they need: that is what a place is looked for by.
+    """
+    wrong = {problem.path for problem in known}
+    yield from fit_problems(state, spec, wrong, headers)
+    for i, profile in enumerate(spec.profiles):
+        path = f"profiles[{i}].min_gpu_memory_mb"
+        need = on_each_gpu(headers, profile, spec.context_length) if path not in wrong else None
+        if need is None or profile.min_gpu_memory_mb is None or usable_bytes(profile.min_gpu_memory_mb) >= need.total:
+            continue
+        least = -(-int(need.total / USABLE) // MIB)
+        usable = _gib(usable_bytes(profile.min_gpu_memory_mb))
+        said = f"{profile.min_gpu_memory_mb} MB, of which {usable} GiB are usable"
+        yield Problem(path=path, message=f"{said}, and each GPU must hold {as_sum(need)}: state at least {least}")
+
+
+def fit_problems(
+    state: State, spec: ModelSpec, wrong: Collection[str], headers: ModelHeaders | None = None
+) -> Iterator[Problem]:
     """Everything the headers say against a definition, with its path, what was found and the remedy.
 
-    ``wrong``: paths of what is wrong by itself; figures there are not reckoned with.
+    ``wrong``: paths of what is wrong by itself; figures there are not reckoned with. ``headers``: those of its
+    weights, where they are not on the log.
     """
-    headers = headers_of(state, spec)
+    headers = headers or headers_of(state, spec)
     if headers is None or "context_length" in wrong:
         return
     context: Problem | None = None

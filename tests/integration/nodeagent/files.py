@@ -60,7 +60,7 @@ def serving() -> Iterator[FileServer]:
             if content is None:
                 self.send_error(404)
                 return
-            start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and files.ranges else 0
+            start = int(asked.removeprefix("bytes=").partition("-")[0]) if asked and files.ranges else 0
             body = content[start:]
             self.send_response(206 if start else 200)
             self.send_header("Content-Length", str(len(body)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pickle
 import threading
@@ -12,8 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from libs.bus import AskFailed, Bus
+from libs.events.headers import ModelHeaders
 from libs.events.machine import MachineErrandEnded, MachineRegistered
 from libs.events.node import Errand
+from libs.events.questions import AskHeaders, HeadersAnswer
 from libs.events.shard import ShardFailed, ShardReady, ShardStopped
 from libs.events.sources import kept_as
 from libs.events.views import ErrandWanted, WeightsWanted
@@ -22,6 +26,8 @@ from services.nodeagent import fetching as fetching_module
 from services.nodeagent.adapters.hub import Hub
 from services.nodeagent.adapters.store import Rejected
 from services.nodeagent.fetching import Fetched, Fetching
+from tests.data.models import gguf_headers
+from tests.unit.fit.models import MODELS
 from tests.unit.nodeagent.wanted import shard
 
 from .box import Box
@@ -214,3 +220,37 @@ async def test_an_agent_that_is_killed_over_it_goes_on_and_serves(box: Box, hub:
     await box.want(errands=(ErrandWanted(number=1, errand=errand),))
     removed = await box.next(MachineErrandEnded)
     assert (removed.outcome, removed.reason) == ("done", "1 MB became free")
+
+
+async def test_headers_are_read_where_the_weights_are(box: Box, bus: Bus, hub: HubServer, tmp_path: Path) -> None:
+    models = MODELS / "llama-3-8b"
+    for name in ("config.json", "model.safetensors.index.json"):
+        hub.put(name, (models / name).read_bytes())
+    parts = set(json.loads((models / "model.safetensors.index.json").read_bytes())["weight_map"].values())
+    for part in parts:
+        hub.put_large(part, TENSORS)
+    gguf = tmp_path / "gemma.gguf"
+    gguf.write_bytes(gguf_headers.gemma_3_270m())
+    box.settings = msgspec.structs.replace(box.settings, hf_endpoint=hub.url)
+    box.start_agent()
+    machine = await box.next(MachineRegistered)
+    assert "ask.node.headers.v1" in machine.features
+
+    async def headers(source: str) -> ModelHeaders:
+        answer = await bus.ask(AskHeaders(machine_id="box", source=source), HeadersAnswer, timeout_s=20)
+        return answer.headers
+
+    del hub.large["model.safetensors"], hub.large["consolidated.safetensors"]
+    found = await headers(f"hf:{REPOSITORY}@{COMMIT}")
+    assert (found.name, found.format, found.layers, found.context) == (REPOSITORY, "safetensors", 32, 8192)
+    assert found.weights.total == 16_060_522_496
+    assert (await headers(f"file:{gguf}")).parameters > 2e8
+    sent = hub.storage.sent_bytes
+    for source, said in (
+        (f"hf:{REPOSITORY}@{COMMIT}:tiny-Q8.gguf", "tiny-Q8.gguf: "),
+        (f"file:{tmp_path}/nowhere", "is not on this machine"),
+        ("library:x", "the library keeps them"),
+    ):
+        with pytest.raises(AskFailed, match=said):
+            await headers(source)
+    assert hub.storage.sent_bytes - sent <= len(GGUF), "nothing but headers is fetched"

@@ -13,6 +13,7 @@ from libs.events.library import LibraryVersion, VersionAdded
 from libs.events.machine import EngineFound
 from libs.events.model import ModelSpec, Profile
 from libs.events.replica import ReplicaMeasured
+from services.scheduler.core.fitting import problems_of_headers
 from services.scheduler.core.story import explain
 from tests.unit.fit.models import gemma, published
 
@@ -157,3 +158,23 @@ def test_of_weights_nobody_knows_no_pace_is_told() -> None:
     world.use("m", paces=500, tokens_per_s=61.0)
     world.wait(130)
     assert world.events(ReplicaMeasured) == []
+
+
+def test_headers_that_only_nodes_can_see_are_held_against_a_definition_that_is_examined() -> None:
+    world = world_with(None)
+    headers = published("llama-3-70b")
+    source = "hf:meta/llama@" + "0" * 40
+
+    def problems(*profiles: Profile, **fields: Any) -> dict[str, str]:
+        tried = model_spec("m", 1, *profiles, **{"source": source, "context_length": 8192} | fields)
+        world.define(tried)
+        return {one.path: one.message for one in problems_of_headers(world.state, tried, (), headers)}
+
+    assert problems(vllm(2, min_gpu_memory_mb=80_000)) == {}
+    assert problems(vllm(3, min_gpu_memory_mb=80_000)).keys() == {"profiles[0].gpus_per_node"}
+    assert "138.5 GiB" in problems(vllm(1, min_gpu_memory_mb=80_000))["profiles[0].gpus_per_node"]
+    understated = problems(vllm(2, min_gpu_memory_mb=10_000))
+    assert understated.keys() == {"profiles[0].min_gpu_memory_mb"}
+    said = understated["profiles[0].min_gpu_memory_mb"]
+    assert said.startswith("10000 MB, of which 8.8 GiB are usable, and each GPU must hold ")
+    assert "trained for 8,192" in problems(vllm(2, min_gpu_memory_mb=80_000), context_length=16_384)["context_length"]
