@@ -60,6 +60,7 @@ T = TypeVar("T")
 RETRY_FOR_S = 15.0
 """Loss of a stream's leader on three replicas took about seven seconds; twice that is tried."""
 STORE_AGAIN_S = 0.1
+KEEP_FOR_S = 1.0
 ASK_AGAIN_S = 0.1
 ASK_ANOTHER_S = 0.5
 """A question not answered for so long is put once more: questions change nothing, and instances share them out."""
@@ -210,6 +211,20 @@ class Bus:
         except TooLarge as error:
             SKIPPED.labels("too large").inc()
             log.error("not sent: %s", error)
+
+    async def keep(self, message: Contract) -> bool:
+        """Send a measurement and wait, not for long, until its stream has it; False: that is not known."""
+        headers = {TYPE: tag_of(message)}
+        try:
+            await self.transport.store(subject_of(message), encode(message), headers, timeout_s=KEEP_FOR_S)
+        except TooLarge as error:
+            SKIPPED.labels("too large").inc()
+            log.error("not sent: %s", error)
+        except BusError:
+            SKIPPED.labels("bus away").inc()
+        else:
+            return True
+        return False
 
     async def follow(
         self,

@@ -157,7 +157,7 @@ CONSUMERS: dict[str, Consumer] = {
         Consumer("cmd-guard", "COMMANDS", ("llmgw.cmd.guard.>",), ack_wait_s=5.0, max_ack_pending=64),
         Consumer("cmd-mirror", "COMMANDS", ("llmgw.cmd.mirror.>",), ack_wait_s=5.0, max_ack_pending=64),
         # As many in flight as the ledger takes in one transaction. What a dead leader held comes again when its wait is
-        # over, and newer ones enter before: until then no watermark rises.
+        # over, and newer ones enter before: until then nothing that was spent is published.
         Consumer("accounting-ledger", "USAGE", ("llmgw.use.>",), ack_wait_s=10.0, max_ack_pending=256),
         # A dead guard's work goes to another one within a second.
         Consumer("guard-checks", "CHECKS", ("llmgw.chk.>",), ack_wait_s=1.0, max_ack_pending=4096),

@@ -196,8 +196,6 @@ class UsageRow(Value, frozen=True, kw_only=True):
 class UsageAnswer(Value, frozen=True, kw_only=True):
     rows: tuple[UsageRow, ...]
     """By name."""
-    counted_until: dict[str, int] = {}
-    """Gateway id to its watermark."""
     next: str = ""
     """What to ask for what comes after this page; empty: nothing does."""
 

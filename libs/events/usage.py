@@ -76,31 +76,27 @@ class UsageBatch(Contract, frozen=True, kw_only=True, tag="use.gateway.batch.v1"
     ids = ("gateway_id",)
     gateway_id: str
     offset: int
-    """Position in the gateway's spool after these records: its watermark."""
+    """Position in the gateway's spool after these records."""
     records: tuple[RequestRecord, ...]
 
 
 class Held(Value, frozen=True, kw_only=True):
-    """What a gateway holds of a budget that the ledger does not say yet, in micro-units."""
+    """What a gateway of an earlier version holds of a budget; see ``Holding``."""
 
     reserved: int = 0
-    """For requests that are being answered: the most they may cost."""
     settled: int = 0
-    """For requests that ended and are not in ``spend``, as far as this gateway has read it: what they cost."""
     counted: int = 0
-    """``Spend.counted`` of the account as far as this gateway has read it."""
     until: int = 0
-    """This gateway's watermark in that."""
 
 
 @registered
 class GatewayRates(Telemetry, frozen=True, kw_only=True, tag="tel.gateway.rates.v1"):
-    """What one gateway did lately, twice a second."""
+    """What one gateway is doing, twice a second: for the scheduler, and for the choice of an endpoint."""
 
     ids = ("gateway_id",)
     gateway_id: str
     requests: dict[str, int] = {}
-    """Requests in the last minute, by key id and by project (``org/team/project``); ``tokens`` likewise."""
+    """Of an earlier version, as ``tokens`` and ``budgets``: ``GatewayHoldings`` says it."""
     tokens: dict[str, int] = {}
     in_flight: dict[str, int] = {}
     """Replica id to requests in flight."""
@@ -109,4 +105,60 @@ class GatewayRates(Telemetry, frozen=True, kw_only=True, tag="tel.gateway.rates.
     waiting: dict[str, int] = {}
     """Model to requests that wait in the gateway for a replica of it."""
     budgets: dict[str, Held] = {}
+
+
+class Holding(Value, frozen=True, kw_only=True):
+    """What a gateway knows of an account in a period, in micro-units. Whose ``ledger`` is the highest knows best what
+    was spent; to that comes what every gateway holds and that ledger does not have."""
+
+    reserved: int = 0
+    """For requests that are being answered: the most they may cost."""
+    settled: int = 0
+    """For requests that ended and are not in ``spent``: what they cost."""
+    until: int = 0
+    """A ledger that is complete up to here has what is settled; 0: some of it is not in USAGE yet."""
+    ledger: int = 0
+    """``Spend.ledger`` of the account, as far as this gateway has read it."""
+    spent: int = 0
+    """By that."""
+
+
+class Holdings(Telemetry, frozen=True, kw_only=True, tag="telemetry.v0"):
+    """What one gateway counts and holds. Figures are absolute; 0 and a holding of nothing end what was said before."""
+
+    gateway_id: str
+    host: str
+    """Gateways of one host know of each other without the bus."""
+    life: int
+    """Rises each time the gateway is started."""
+    number: int
+    """Of the message in this life; what has a lower one is older."""
+    epoch: str = ""
+    """Of the stream that ``until`` and ``ledger`` are sequences of."""
+    requests: dict[str, int] = {}
+    """Requests in the last minute, by key id and by project (``org/team/project``), where there is a limit; ``tokens``
+    likewise."""
+    tokens: dict[str, int] = {}
+    budgets: dict[str, Holding] = {}
     """By account and period (``k-01j9 2026-11``), where it holds anything."""
+
+
+@registered
+class GatewayHoldings(Holdings, frozen=True, kw_only=True, tag="tel.gateway.holdings.v1"):
+    """All that a gateway holds, in as many messages as it takes: once a second, more rarely where it is very much."""
+
+    ids = ("gateway_id", "part")
+    part: int = 0
+    """Of the messages that say it together, which this one is, from 0."""
+    parts: int = 1
+    leaving: bool = False
+    """It stops: it will admit nothing more."""
+
+
+@registered
+class GatewayChanges(Holdings, frozen=True, kw_only=True, tag="tel.gateway.changes.v1"):
+    """What has changed since a gateway's last message; at once where a limit or a budget is nearly used up."""
+
+    ids = ("gateway_id",)
+    asks: bool = False
+    """It waits to know that this was heard: the others say something at once too."""

@@ -229,8 +229,10 @@ class Spend(Value, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     cost_micros: int
-    watermarks: dict[str, int] = {}
-    """Gateway id to the spool position up to which its requests are counted in this."""
+    ledger: int = 0
+    """Sequence in USAGE: every request at or before it is counted in this."""
+    epoch: str = ""
+    """Of the history of USAGE that is a sequence of; a later one sorts behind an earlier one."""
     spent_micros: dict[str, int] = {}
     """What was spent in each period that holds now: ``2026-11-29``, ``2026-W48``, ``2026-11``, ``total``."""
     counted: int = 0

@@ -44,10 +44,10 @@ class Answers:
         now = datetime.now(UTC)
         budgets, following = budgets_page(self._authority.state, _place(question.after), MOST_ROWS)
         try:
-            spend = await self._ledger.spend(now, {budget.account for budget in budgets}) if budgets else ()
+            sums = await self._ledger.sums(now, {budget.account for budget in budgets}) if budgets else ()
         except PostgresAway as why:
             raise Refused.one("", f"the ledger cannot be read, PostgreSQL is away ({why}); ask again") from None
-        spent = {one.key_id: one.spent_micros for one in spend}
+        spent = {(one.account, one.period): one.cost_micros for one in sums}
         rows = []
         for budget in budgets:
             period = period_name(budget.period, now)
@@ -56,7 +56,7 @@ class Answers:
                     level=level_of(budget.account),
                     period=period,
                     amount_micros=budget.amount_micros,
-                    spent_micros=spent.get(budget.account, {}).get(period, 0),
+                    spent_micros=spent.get((budget.account, period), 0),
                 )
             )
         return BudgetsAnswer(rows=tuple(rows), next=following)
@@ -68,13 +68,11 @@ class Answers:
         if since is not None and until is not None and since >= until:
             raise Refused.one("until", f"{until.isoformat()} is not after {since.isoformat()}: nothing lies between")
         try:
-            # Read before the rows: what they hold is then never less than the watermarks say.
-            counted_until = await self._ledger.watermarks()
             rows = await self._ledger.usage(question.by, since, until, question.after, MOST_ROWS)
         except PostgresAway as why:
             raise Refused.one("", f"the ledger cannot be read, PostgreSQL is away ({why}); ask again") from None
         following = rows[-1].name if len(rows) == MOST_ROWS else ""
-        return UsageAnswer(rows=tuple(rows), counted_until=counted_until, next=following)
+        return UsageAnswer(rows=tuple(rows), next=following)
 
 
 def _place(after: str) -> Place | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ from .core.order import Order
 from .core.origin import Origin, Reached, Stream, begin
 from .core.prices import Prices
 from .core.rows import BadFact, RequestRow, VerdictRow, request_rows, verdict_rows
-from .core.spending import ended_at, sums_of
+from .core.spending import Complete, Sum, ended_at, published, sums_of
 from .projections import SpendPublisher
 from .recount import recount
 
@@ -54,8 +54,8 @@ class LedgerWriter:
     """Takes usage and verdicts into the ledger while this instance leads and PostgreSQL is there.
 
     Where it is not, messages wait in their stream. A batch that was begun is tried again in place. Messages that come
-    again, because a leader died or a connection broke, enter after newer ones; until they have, no watermark rises
-    and nothing is published, so that a watermark never runs ahead of its gateway's requests.
+    again, because a leader died or a connection broke, enter after newer ones; until they have, nothing is published:
+    the sequence that is, is one up to which the ledger is complete.
     """
 
     def __init__(
@@ -202,26 +202,33 @@ class LedgerWriter:
                 self._order = self._order.at_least(progress.done)
                 if not self._order.complete:
                     return
-                now = datetime.now(UTC)
+                now, complete = datetime.now(UTC), self._complete
                 if not self._withheld:
                     new = set(self._spend.new)
-                    self._spend.add(await self._ledger.spend(now, new), now)
+                    self._say(await self._ledger.sums(now, new), complete, now)
                     self._spend.new -= new
                     return
-                await self._ledger.settle()
                 whole = await reading.enter_async_context(self._ledger.whole(now))
                 # Commits from here on are not in what is read, and publish their own.
                 self._withheld = False
                 self._spend.new = set()
             try:
-                async with aclosing(whole.rising(self._spend.counted)) as parts:
+                async with aclosing(whole.rising(lambda one: self._spend.counted(one, complete.epoch))) as parts:
                     async for sums in parts:
                         if not self._leading():
                             return
-                        self._spend.add(sums, now)
+                        self._say(sums, complete, now)
             except BaseException:
                 self._withheld = True
                 raise
+
+    @property
+    def _complete(self) -> Complete:
+        assert self._origin is not None
+        return Complete(self._order.floor, self._origin.epoch)
+
+    def _say(self, sums: Sequence[Sum], complete: Complete, at: datetime) -> None:
+        self._spend.add(published(sums, at, complete), at)
 
     async def _drop_ended(self) -> None:
         if time.monotonic() < self._drop_at:
@@ -258,7 +265,7 @@ class LedgerWriter:
             now = datetime.now(UTC)
             try:
                 started = time.monotonic()
-                committed = await self._ledger.commit(replace(entry, complete=order.complete, reached=reached), now)
+                committed = await self._ledger.commit(replace(entry, reached=reached), now)
             except PostgresRefused as why:
                 raise Park(f"PostgreSQL does not take it: {why}") from None
             except LedgerChanged as why:
@@ -276,27 +283,25 @@ class LedgerWriter:
             if not order.complete:
                 self._withheld = True
             elif not self._withheld:
-                self._spend.add(committed.spend, now)
+                self._say(committed.sums, self._complete, now)
         return True
 
     def _entry(self, deliveries: list[Delivery]) -> Entry:
         prices = self._prices()
         requests: list[RequestRow] = []
         verdicts: list[VerdictRow] = []
-        watermarks: dict[str, int] = {}
         try:
             for delivery in sorted(deliveries, key=lambda d: d.sequence):
                 match delivery.message:
                     case UsageBatch() as batch:
                         requests += request_rows(batch, prices)
-                        watermarks[batch.gateway_id] = max(batch.offset, watermarks.get(batch.gateway_id, 0))
                     case VerdictBatch() as batch:
                         verdicts += verdict_rows(batch, delivery.time, delivery.sequence)
                     case _:
                         raise Park(f"{delivery.tag} does not belong into the ledger")
         except BadFact as why:
             raise Park(str(why)) from None
-        return Entry(requests, verdicts, watermarks)
+        return Entry(requests, verdicts)
 
     def _count(self, entry: Entry, committed: Committed) -> None:
         ROWS.labels("added").inc(committed.added)

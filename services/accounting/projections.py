@@ -179,10 +179,10 @@ class SpendPublisher:
         """What stands in the bucket."""
         return self._view.values.values()
 
-    def counted(self, account: str) -> int:
-        """How many requests of an account are published, or about to be."""
+    def counted(self, account: str, epoch: str) -> int:
+        """How many requests of an account are published, or about to be, with a sequence of an epoch."""
         spend = self._due.get(account) or self._view.values.get(account)
-        return spend.counted if spend is not None else 0
+        return spend.counted if spend is not None and spend.epoch == epoch else 0
 
     def add(self, sums: Iterable[Spend], at: datetime) -> None:
         """Sums as the ledger had them at a time. Those that are no news are dropped."""

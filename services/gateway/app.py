@@ -16,6 +16,8 @@ from libs.runtime.secrets import BadSecret, decode_fleet_secret, read_reference
 from . import metrics
 from .adapters.crowd import Crowd, memory
 from .adapters.http import HttpServer
+from .adapters.identity import identity
+from .adapters.shared import Beside, opened, prepare
 from .adapters.spool import Spool, SpoolBroken
 from .admin import Admin
 from .asking import Engines
@@ -43,25 +45,32 @@ GAUGES_EVERY_S = 1.0
 
 
 class Gateway:
-    """One worker: a gateway of its own to the rest of the system, called ``settings.instance``.
+    """One worker: a gateway of its own to the rest of the system, whose id lies in its spool.
 
-    ``listening`` is the open socket clients come to; it may be shared with other workers, who are in ``crowd``.
+    ``listening`` is the open socket clients come to; it may be shared with other workers, who are in ``crowd`` and
+    ``beside``. None beside: it is alone on its host.
     """
 
-    def __init__(self, settings: GatewaySettings, bus: Bus, listening: socket.socket, crowd: Crowd) -> None:
-        gateway_id = settings.instance
+    def __init__(
+        self, settings: GatewaySettings, bus: Bus, listening: socket.socket, crowd: Crowd, beside: Beside | None = None
+    ) -> None:
         self._bus = bus
+        directory = settings.data_dir / "spool"
         try:
             secret = None
             if settings.fleet_secret is not None:
                 secret = decode_fleet_secret(read_reference(settings.fleet_secret), settings.fleet_secret)
             proxies = networks(settings.trusted_proxies)
             origins = Origins(settings.cors_origins)
-            self._spool = Spool(settings.data_dir / "spool", settings.spool_max_bytes)
+            gateway_id = identity(directory, settings.instance)
+            self._spool = Spool(directory, settings.spool_max_bytes)
+            if beside is None:
+                beside = Beside(gateway_id, prepare(directory), ())
+            table = opened(beside.table, beside.others)
         except (BadSecret, SpoolBroken, OSError, ValueError) as problem:
             raise Misconfigured(str(problem)) from None
         self._presence = Presence(bus, gateway_id, settings.data_dir / "spool")
-        self._rates = Rates(bus, gateway_id)
+        self._rates = Rates(bus, gateway_id, beside.host, table, self._spool.marks)
         self._budgets = Budgets(bus, self._rates, self._spool)
         self._keys = Keys(bus)
         self._routes = Routes(bus, self._rates.in_flight, secret, settings.connect_timeout_s)
@@ -112,8 +121,9 @@ class Gateway:
         self._publisher.start()
         loops = {"engines": self._engines.sweep, "keep-alives": self._keep_alives.run, "gauges": self._measure}
         self._background = [self._bus.background(name, loop) for name, loop in loops.items()]
-        for view in (self._policies, self._budgets, self._keys, self._routes):
+        for view in (self._policies, self._keys, self._routes):
             await view.caught_up()
+        await self._budgets.caught_up(self._keys.budgeted())
         await self._http.start()
         self._started = True
 

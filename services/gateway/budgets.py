@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Container
 from datetime import datetime
 
 from libs.bus import Bus
-from libs.events.budget import level_of
+from libs.events.budget import Period, level_of
 from libs.events.tenancy import Price
 from libs.events.usage import CHARGED, RequestRecord
 from libs.events.views import KeyView, PriceView, Spend
@@ -13,11 +15,14 @@ from libs.events.views import KeyView, PriceView, Spend
 from .adapters.spool import Spool
 from .core.body import Asked
 from .core.budgets import Reservation, Short, Spending
-from .core.errors import over_budget
+from .core.errors import over_budget, too_many_names
 from .core.estimate import most_micros, most_tokens
 from .core.kinds import Kind
+from .core.table import TableFull
 from .projections import Copy, Served
 from .rates import Rates
+
+log = logging.getLogger("llmgw.gateway")
 
 ANY_MODEL = "*"
 
@@ -68,9 +73,19 @@ class LedgerSums(Copy[Spend]):
         self._spool = spool
 
     async def _changed(self, account: str, value: Spend | None) -> None:
-        if value is not None:
-            self._spending.counted(account, value)
-            self._spool.counted = self._spending.counted_until
+        if value is None:
+            return
+        marks = self._spool.marks
+        if value.epoch > marks.epoch:
+            if marks.epoch:
+                log.warning("the stream USAGE is a new one: usage the ledger may not have is published again")
+                self._spool.again(value.epoch)
+                self._spending.begin_epoch()
+            marks.epoch = value.epoch
+        # What was said of an earlier stream is a sum all the same.
+        ledger = value.ledger if value.epoch == marks.epoch else 0
+        self._spending.counted(account, ledger, value.spent_micros)
+        self._spool.counted = max(self._spool.counted or 0, marks.position(ledger))
 
 
 class Hold:
@@ -106,23 +121,29 @@ class Budgets:
         await self._prices.start()
         await self._sums.start()
 
-    async def caught_up(self) -> None:
-        """Returns when prices and sums were read once, and what of this gateway's requests the ledger lacks is held."""
+    async def caught_up(self, budgeted: Container[tuple[str, Period]]) -> None:
+        """Returns when prices and sums were read once, and what of this gateway's requests the ledger lacks is held:
+        of the budgets that there are, by account and period."""
         await self._prices.caught_up()
         await self._sums.caught_up()
         for position, record in self._spool.closings(0):
             if micros := self._prices.cost_micros(record):
-                self._spending.remember(record.key_id, record.project, micros, position, record.closed_at)
+                self._spending.remember(record.key_id, record.project, micros, position, record.closed_at, budgeted)
+        self._spending.begin()
 
     async def stop(self) -> None:
         await self._sums.stop()
         await self._prices.stop()
 
     def hold(self, key: KeyView, kind: Kind, asked: Asked, served: Served, body_bytes: int, at: datetime) -> Hold:
-        """Take the most a request may cost out of every budget it is under. Raises Fault (402) where one is short."""
+        """Take the most a request may cost out of every budget it is under. Raises Fault: 402 where one is short,
+        503 where no more budgets can be counted."""
         tokens = most_tokens(asked, kind, body_bytes, served.route.context_length, served.max_tokens)
         micros = self._prices.most_micros(served.route.model, tokens)
-        return Hold(self, self._fitting(self._spending.reserve(key.budgets, micros, at)), tokens)
+        try:
+            return Hold(self, self._fitting(self._spending.reserve(key.budgets, micros, at)), tokens)
+        except TableFull:
+            raise too_many_names() from None
 
     def change(self, reservation: Reservation, model: str, tokens: tuple[int, int]) -> Reservation:
         """Reserve what tokens of another model may cost; see ``Hold``."""

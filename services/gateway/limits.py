@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from libs.events.views import KeyView
 
 from .call import Call, Headers
 from .core import errors
 from .core.errors import Protocol
-from .core.windows import Counts, Refusal
+from .core.neighbours import fits
+from .core.table import TableFull
+from .core.windows import Unit
 from .rates import Rates
 
 NEAR = 0.2
 FEW = 5
-"""With so little of a limit left (a share, or requests) the other gateways are told at once."""
-
-Unit = Literal["requests", "tokens"]
+"""With so little of a limit left (a share, or requests) other hosts are told at once."""
 
 
 class _Level(NamedTuple):
@@ -29,13 +29,16 @@ class _Level(NamedTuple):
     unit: Unit
     limit: int
     left: int
-    over: Refusal | None
+    over: float | None
+    """Seconds until there is room; None: there is."""
+    near: bool
+    """Other hosts are to hear of it at once."""
 
     @property
     def reset_s(self) -> int:
         """When one more fits; where one still does, when all that is counted now has left at the latest."""
         if self.over is not None:
-            return math.ceil(self.over.retry_after_s)
+            return math.ceil(self.over)
         return 60 if self.left < self.limit else 0
 
 
@@ -46,33 +49,66 @@ class Limits:
         self._rates = rates
 
     def admit(self, call: Call, key: KeyView) -> None:
-        """Count the request, and tell the client what is left. Raises Fault (429) over a limit; then nothing counts."""
+        """Count the request, and tell the client what is left. Raises Fault: 429 over a limit, when nothing counts;
+        503 where no more limits can be counted."""
+        names = limited(key)
+        if not names:
+            return
         now = time.monotonic()
-        requests, tokens = self._rates.requests, self._rates.tokens
-        whose = f"The project '{key.project}'"
-        levels = [
-            *_level("This key", "requests", requests, key.key_id, key.rpm, now),
-            *_level(whose, "requests", requests, key.project, key.project_rpm, now),
-            *_level("This key", "tokens", tokens, key.key_id, key.tpm, now),
-            *_level(whose, "tokens", tokens, key.project, key.project_tpm, now),
-        ]
-        if levels:
-            call.headers += headers(levels, call.protocol, call.started_at)
-            for level in levels:
-                if level.over is not None:
-                    raise errors.over_rate(level.whose, level.limit, level.unit, level.over.retry_after_s, ())
-            if any(level.left <= max(FEW, level.limit * NEAR) for level in levels):
-                self._rates.hurry()
-        requests.add(key.key_id, now)
-        requests.add(key.project, now)
+        counts = self._rates.counts
+        counted: list[str] = []
+        try:
+            # Counted before it is looked at: of two workers that do it at once at least one sees both.
+            for name in names:
+                counts.add(name, now, requests=1)
+                counted.append(name)
+            levels = self._levels(key, now)
+        except TableFull:
+            self._take_back(counted, now)
+            raise errors.too_many_names() from None
+        call.headers += headers(levels, call.protocol, call.started_at)
+        for level in levels:
+            if level.over is not None:
+                self._take_back(counted, now)
+                raise errors.over_rate(level.whose, level.limit, level.unit, level.over, ())
+        if any(level.near for level in levels):
+            self._rates.hurry()
+
+    def _take_back(self, names: list[str], now: float) -> None:
+        for name in names:
+            self._rates.counts.add(name, now, requests=-1)
+
+    def _levels(self, key: KeyView, now: float) -> list[_Level]:
+        found = []
+        for whose, name, rpm, tpm in (
+            ("This key", key.key_id, key.rpm, key.tpm),
+            (f"The project '{key.project}'", key.project, key.project_rpm, key.project_tpm),
+        ):
+            if rpm is None and tpm is None:
+                continue
+            use = self._rates.counts.used(name, now)
+            if rpm is not None:
+                found.append(self._level(whose, "requests", name, rpm, use.requests, use.new_requests, now))
+            if tpm is not None:
+                # How many it will be is not known; where there is room for one it goes on.
+                level = self._level(whose, "tokens", name, tpm, use.tokens + 1, use.new_tokens + 1, now)
+                found.append(level._replace(left=max(0, tpm - use.tokens)))
+        return found
+
+    def _level(self, whose: str, unit: Unit, name: str, limit: int, used: int, new: int, now: float) -> _Level:
+        """``used`` and ``new``: with this request; see ``fits``."""
+        hosts = self._rates.apart(now)
+        left = limit - used
+        over = None
+        if not fits(left, new, 1, hosts):
+            over = self._rates.counts.frees(name, now, unit, max(1, -left)) if limit > 0 else 60.0
+        return _Level(whose, unit, limit, max(0, left), over, near=left <= max(FEW, limit * NEAR))
 
 
-def _level(whose: str, unit: Unit, counts: Counts, name: str, limit: int | None, now: float) -> tuple[_Level, ...]:
-    if limit is None:
-        return ()
-    over = counts.over(name, limit, now)
-    this = 1 if unit == "requests" and over is None else 0
-    return (_Level(whose, unit, limit, max(0, limit - counts.used(name, now) - this), over),)
+def limited(key: KeyView) -> tuple[str, ...]:
+    """Names a request of the key is counted by: those that have a limit."""
+    names = (key.key_id,) if key.rpm is not None or key.tpm is not None else ()
+    return names if key.project_rpm is None and key.project_tpm is None else (*names, key.project)
 
 
 def headers(levels: list[_Level], protocol: Protocol, now: datetime) -> Headers:

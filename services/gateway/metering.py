@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -15,7 +16,9 @@ from .budgets import Hold
 from .call import Call
 from .core.errors import busy, not_metered
 from .core.kinds import Kind
+from .core.table import TableFull
 from .core.usage import Usage, Used, estimate_prompt
+from .limits import limited
 from .projections import Target
 from .rates import Rates
 
@@ -184,8 +187,9 @@ class Meter:
         model = self._model
         if tokens := used.prompt + used.completion:
             now = time.monotonic()
-            self._rates.tokens.add(self._key.key_id, now, tokens)
-            self._rates.tokens.add(self._key.project, now, tokens)
+            with suppress(TableFull):  # of a limit that came while the request was answered
+                for name in limited(self._key):
+                    self._rates.counts.add(name, now, tokens=tokens)
         if self.attempts:
             self._rates.last_used[model] = datetime.now(UTC)
         metrics.finished(

@@ -21,6 +21,8 @@ from libs.runtime.status import PortTaken, StatusServer
 from libs.runtime.systemd import Notifier
 
 from .adapters.crowd import gone, memory
+from .adapters.identity import identity
+from .adapters.shared import Beside, prepare
 from .settings import GatewaySettings
 
 log = logging.getLogger("llmgw.gateway")
@@ -45,9 +47,11 @@ class WorkerProcess:
         index: int,
         listening: socket.socket,
         crowd_fd: int,
+        beside: Beside,
         fail: Callable[[str], None],
     ) -> None:
         self._index = index - 1
+        self._beside = beside
         self._fail = fail
         self._crowd_fd = crowd_fd
         self._settings = msgspec.structs.replace(
@@ -84,6 +88,7 @@ class WorkerProcess:
         inheritance = Inheritance(
             settings=self._settings,
             index=self._index,
+            beside=self._beside,
             listening_fd=self._listening.fileno(),
             crowd_fd=self._crowd_fd,
             control_fd=theirs.fileno(),
@@ -161,14 +166,25 @@ class Parent:
             if settings.status_port:
                 status = StatusServer("gateway", settings.status_host, settings.status_port, self.not_ready, self._fail)
                 await status.start()
-        except PortTaken as problem:
+            host = identity(settings.data_dir, settings.instance)
+            directories = [settings.worker_directory(index) / "spool" for index in range(1, settings.workers + 1)]
+            tables = [prepare(directory) for directory in directories]
+        except (PortTaken, OSError, ValueError) as problem:
             log.error("gateway cannot start: %s", problem)
             return 1
         port = listening.getsockname()[1]
         log.info("gateway %s listens on http://%s:%d with %d workers", version(), settings.host, port, settings.workers)
         crowd_fd = memory(settings.workers)
         self._workers = [
-            WorkerProcess(settings, index, listening, crowd_fd, self._fail) for index in range(1, settings.workers + 1)
+            WorkerProcess(
+                settings,
+                index,
+                listening,
+                crowd_fd,
+                Beside(host, table, tuple(one for one in tables if one != table)),
+                self._fail,
+            )
+            for index, table in enumerate(tables, start=1)
         ]
         keeping = [supervise(worker.keep, name="a worker's keeper", fail=self._fail) for worker in self._workers]
         telling = supervise(self._tell, name="telling readiness", fail=self._fail)

@@ -1,6 +1,6 @@
 """That the gateway of an id runs, said on the bus: a second one with the same id is noticed.
 
-What a gateway spends is counted under its id, by positions in its spool. Two with one id would be counted as one.
+A gateway's id lies in its spool, so two have one where a spool was copied. What both hold would be counted as one's.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Presence:
     def _told(self, other: str) -> str:
         host, _, spool = decode_token(other).partition(":")
         return (
-            f"another gateway runs as {self._gateway_id}, on {host} with the spool {spool}: spools are not copied, and "
-            "each gateway has a data_dir and an instance of its own"
+            f"another gateway runs as {self._gateway_id}, on {host} with the spool {spool}: where this is a copy "
+            "of it, remove the file id there, and it is a gateway of its own"
         )
 
     async def stop(self) -> None:

@@ -13,6 +13,7 @@ from typing import ClassVar, Generic, TypeVar
 import msgspec
 
 from libs.bus import Bus, Follower
+from libs.events.budget import Period
 from libs.events.policy import PolicySpec
 from libs.events.views import Endpoint, KeyView, Route
 from libs.runtime.secrets import engine_key
@@ -20,7 +21,7 @@ from libs.runtime.secrets import engine_key
 from .adapters.upstream import Pool
 from .core.breaker import Breaker
 from .core.choice import Share, choose
-from .core.windows import Counts
+from .rates import InFlight
 
 log = logging.getLogger("llmgw.gateway")
 
@@ -77,13 +78,17 @@ class Keys(Copy[KeyView]):
     def get(self, sha256: str) -> KeyView | None:
         return self._by_hash.get(sha256)
 
+    def budgeted(self) -> set[tuple[str, Period]]:
+        """Accounts that have a budget, and of which period."""
+        return {(budget.account, budget.period) for key in self._by_hash.values() for budget in key.budgets}
+
 
 class Target:
     """An endpoint and what this gateway knows of it."""
 
     __slots__ = ("_others", "authorization", "breaker", "endpoint", "own", "pool", "slots", "weight")
 
-    def __init__(self, endpoint: Endpoint, pool: Pool, authorization: bytes, others: Counts) -> None:
+    def __init__(self, endpoint: Endpoint, pool: Pool, authorization: bytes, others: InFlight) -> None:
         self.pool = pool
         self.authorization = authorization
         """The header line with the engine's key, or b""."""
@@ -158,7 +163,7 @@ class Routes(Copy[Route]):
     bucket = "routes"
     kind = Route
 
-    def __init__(self, bus: Bus, others: Counts, fleet_secret: bytes | None, connect_timeout_s: float) -> None:
+    def __init__(self, bus: Bus, others: InFlight, fleet_secret: bytes | None, connect_timeout_s: float) -> None:
         super().__init__(bus)
         self._others = others
         self._fleet_secret = fleet_secret

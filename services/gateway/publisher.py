@@ -60,7 +60,7 @@ class Publisher:
             if batch is not None:
                 message = UsageBatch(gateway_id=self._gateway_id, offset=batch.end, records=batch.records)
                 try:
-                    await self._bus.append(message, cause=f"{self._gateway_id}:{batch.end}")
+                    sequence = await self._bus.append(message, cause=f"{self._gateway_id}:{batch.end}")
                 except BusError as error:
                     if not complained:
                         log.warning("usage waits in the spool: %s", error)
@@ -70,7 +70,7 @@ class Publisher:
                     await self._pause(AGAIN_S)
                     continue
                 with contextlib.suppress(OSError):  # sent again after a crash it would be the same message
-                    self._spool.acked(batch.end)
+                    self._spool.published(batch.end, sequence)
                 complained = False
             elif stopping:
                 return

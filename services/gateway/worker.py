@@ -19,6 +19,7 @@ from libs.bus import Bus
 from libs.runtime import run
 
 from .adapters.crowd import Crowd
+from .adapters.shared import Beside
 from .app import Gateway
 from .settings import GatewaySettings
 
@@ -35,6 +36,7 @@ class Inheritance(msgspec.Struct):
     settings: GatewaySettings
     index: int
     """Which of the workers it is, from 0."""
+    beside: Beside
     listening_fd: int
     crowd_fd: int
     control_fd: int
@@ -57,10 +59,16 @@ class Worker:
     """A Gateway that tells its parent whether it is ready, and ends with it."""
 
     def __init__(
-        self, settings: GatewaySettings, bus: Bus, listening: socket.socket, crowd: Crowd, control: socket.socket
+        self,
+        settings: GatewaySettings,
+        bus: Bus,
+        listening: socket.socket,
+        crowd: Crowd,
+        beside: Beside,
+        control: socket.socket,
     ) -> None:
         self._bus = bus
-        self._gateway = Gateway(settings, bus, listening, crowd)
+        self._gateway = Gateway(settings, bus, listening, crowd, beside)
         self._control = control
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -114,7 +122,7 @@ def main() -> int:
     crowd = Crowd(inheritance.crowd_fd, inheritance.settings.workers, inheritance.index)
 
     def build(settings: GatewaySettings, bus: Bus) -> Worker:
-        return Worker(settings, bus, listening, crowd, control)
+        return Worker(settings, bus, listening, crowd, inheritance.beside, control)
 
     return run.serve("gateway", inheritance.settings, build)
 

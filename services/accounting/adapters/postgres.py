@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
 import asyncpg
 
 from libs.events.questions import UsageRow
-from libs.events.views import Spend
 
 from ..core.origin import Origin, Reached
 from ..core.rows import RequestRow, VerdictRow, months_of
-from ..core.spending import Sum, periods_at, published
+from ..core.spending import Sum, periods_at
 from . import origin, schema
 
 CONNECT_S = 5.0
@@ -66,17 +65,6 @@ SELECT {", ".join(VerdictRow._fields)} FROM incoming_verdict
 ON CONFLICT DO NOTHING
 """
 
-_RAISE_AHEAD = """
-INSERT INTO llmgw.gateway AS g (gateway_id, watermark, ahead)
-SELECT gateway_id, 0, position FROM unnest($1::text[], $2::bigint[]) AS entered (gateway_id, position)
-ON CONFLICT (gateway_id) DO UPDATE SET ahead = greatest(g.ahead, excluded.ahead)
-"""
-_RAISE_WATERMARKS = """
-UPDATE llmgw.gateway AS g SET watermark = greatest(g.watermark, entered.position)
-FROM unnest($1::text[], $2::bigint[]) AS entered (gateway_id, position) WHERE g.gateway_id = entered.gateway_id
-"""
-_SETTLE = "UPDATE llmgw.gateway SET watermark = ahead WHERE watermark < ahead"
-
 _SPEND = f"SELECT {', '.join(Sum._fields)} FROM llmgw.spend WHERE period = ANY($1)"
 _SPEND_OF = f"{_SPEND} AND account = ANY($2)"
 _TOUCHED = (
@@ -121,9 +109,6 @@ class Entry:
 
     requests: Sequence[RequestRow] = ()
     verdicts: Sequence[VerdictRow] = ()
-    watermarks: Mapping[str, int] = field(default_factory=dict)
-    complete: bool = True
-    """Nothing that comes before it is missing: the watermarks hold."""
     reached: Reached | None = None
     """How far in the stream the ledger is with it."""
 
@@ -134,8 +119,8 @@ class Committed:
 
     added: int
     """Requests that were not in the ledger before."""
-    spend: Sequence[Spend]
-    """What is to be said of every account the entry speaks of, whether it changed its sums or not."""
+    sums: Sequence[Sum]
+    """Of every account the entry speaks of, whether it changed them or not."""
 
 
 @contextmanager
@@ -157,13 +142,12 @@ def _mapped() -> Iterator[None]:
 class Whole:
     """Every account's sums at one moment."""
 
-    def __init__(self, connection: Any, at: datetime, watermarks: Mapping[str, int]) -> None:
+    def __init__(self, connection: Any, at: datetime) -> None:
         self._connection = connection
         self._at = at
-        self._watermarks = watermarks
 
-    async def rising(self, counted: Callable[[str], int]) -> AsyncGenerator[list[Spend], None]:
-        """What is to be said of the accounts with more requests than ``counted`` knows of, some at a time.
+    async def rising(self, counted: Callable[[str], int]) -> AsyncGenerator[list[Sum], None]:
+        """Of the accounts with more requests than ``counted`` knows of, some accounts at a time.
 
         Raises PostgresAway.
         """
@@ -171,8 +155,7 @@ class Whole:
             cursor = await self._connection.cursor(_EVERY_ACCOUNT)
             while rows := await cursor.fetch(ACCOUNTS):
                 accounts = [account for account, requests in rows if requests > counted(account)]
-                sums = await self._connection.fetch(_SPEND_OF, periods_at(self._at), accounts) if accounts else ()
-                yield published((Sum(*row) for row in sums), self._at, self._watermarks)
+                yield await _read_sums(self._connection, _SPEND_OF, self._at, accounts) if accounts else []
 
 
 class Ledger:
@@ -228,7 +211,7 @@ class Ledger:
     async def commit(self, entry: Entry, at: datetime) -> Committed:
         """Add an entry, in one transaction. What is there already stays as it is. Raises PostgresRefused too.
 
-        ``at`` is the time: what is said of accounts is of the periods that hold then.
+        ``at`` is the time: sums of accounts are of the periods that hold then.
         """
         async with self._writing:
             await self._open()
@@ -237,13 +220,6 @@ class Ledger:
                 await self._make_partitions(self._writer, "verdict", months_of(v.stored_at for v in entry.verdicts))
                 async with self._writer.transaction():
                     return await self._write(self._writer, entry, at)
-
-    async def settle(self) -> None:
-        """Nothing is missing of what was entered until now: let the watermarks say so."""
-        async with self._writing:
-            await self._open()
-            with _mapped(), self._trusted_no_more():
-                await self._writer.execute(_SETTLE)
 
     async def origin(self) -> tuple[Origin | None, bool]:
         """The newest origin there is, and whether the ledger has any request."""
@@ -282,10 +258,10 @@ class Ledger:
                 done = await self._writer.execute(_DROP_ENDED, list(periods), most)
                 return int(done.rpartition(" ")[2])
 
-    async def spend(self, at: datetime, accounts: Collection[str]) -> list[Spend]:
-        """What is to be said of accounts at a time."""
+    async def sums(self, at: datetime, accounts: Collection[str]) -> list[Sum]:
+        """Of accounts, in the periods that hold at a time."""
         async with self._reading() as connection:
-            return await _read_spend(connection, _SPEND_OF, at, list(accounts))
+            return await _read_sums(connection, _SPEND_OF, at, list(accounts))
 
     @asynccontextmanager
     async def whole(self, at: datetime) -> AsyncIterator[Whole]:
@@ -294,7 +270,8 @@ class Ledger:
             self._reading() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
-            yield Whole(connection, at, await _read_watermarks(connection))
+            await connection.execute("SELECT 1")  # the moment is that of the first statement
+            yield Whole(connection, at)
 
     async def usage(
         self, by: str, since: datetime | None, until: datetime | None, after: str, most: int
@@ -319,11 +296,6 @@ class Ledger:
         async with self._reading() as connection:
             return [UsageRow(**row) for row in await connection.fetch(query, *arguments)]
 
-    async def watermarks(self) -> dict[str, int]:
-        """Gateway id to the position in its spool up to which the ledger holds its requests."""
-        async with self._reading() as connection:
-            return await _read_watermarks(connection)
-
     async def _write(self, connection: Any, entry: Entry, at: datetime) -> Committed:
         if entry.reached is not None and not await origin.raise_to(connection, entry.reached):
             raise LedgerChanged("the ledger is not the one that was written: it is empty, or older")
@@ -332,18 +304,11 @@ class Ledger:
                 "incoming_verdict", records=entry.verdicts, columns=VerdictRow._fields
             )
             await connection.execute(_ADD_VERDICTS)
-        if entry.watermarks:
-            # In one order everywhere: a leader that was just replaced may be writing too.
-            names = sorted(entry.watermarks)
-            positions = [entry.watermarks[name] for name in names]
-            await connection.execute(_RAISE_AHEAD, names, positions)
-            if entry.complete:
-                await connection.execute(_RAISE_WATERMARKS, names, positions)
         if not entry.requests:
             return Committed(0, ())
         await connection.copy_records_to_table("incoming_request", records=entry.requests, columns=RequestRow._fields)
         added = await connection.fetchval(_ADD_REQUESTS)
-        return Committed(added, await _read_spend(connection, f"{_SPEND} AND account IN ({_TOUCHED})", at))
+        return Committed(added, await _read_sums(connection, f"{_SPEND} AND account IN ({_TOUCHED})", at))
 
     async def _make_partitions(self, connection: Any, table: str, months: set[date]) -> None:
         there = self._partitions[table]
@@ -373,15 +338,5 @@ class Ledger:
             raise
 
 
-async def _read_spend(connection: Any, query: str, at: datetime, *arguments: Any) -> list[Spend]:
-    # Read before the sums, which then never hold less than the watermarks say.
-    watermarks = await _read_watermarks(connection)
-    rows = await connection.fetch(query, periods_at(at), *arguments)
-    return published((Sum(*row) for row in rows), at, watermarks)
-
-
-async def _read_watermarks(connection: Any) -> dict[str, int]:
-    rows = await connection.fetch(
-        "SELECT gateway_id, watermark FROM llmgw.gateway WHERE watermark > 0 ORDER BY gateway_id"
-    )
-    return {row["gateway_id"]: row["watermark"] for row in rows}
+async def _read_sums(connection: Any, query: str, at: datetime, *arguments: Any) -> list[Sum]:
+    return [Sum(*row) for row in await connection.fetch(query, periods_at(at), *arguments)]

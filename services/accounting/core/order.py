@@ -1,7 +1,7 @@
 """Whether the ledger has everything that comes before something in the stream.
 
 Messages come again when whoever had them died, or when a connection broke, and then newer ones are entered before
-them. A gateway's watermark may not rise meanwhile: it says that nothing before it is missing.
+them. Until they have been, the ledger is not complete up to those.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -43,7 +43,16 @@ def ended_at(at: datetime) -> list[str]:
     return sorted({period_name(period, day) for period in PERIODS for day in days} - kept)
 
 
-def published(sums: Iterable[Sum], at: datetime, watermarks: Mapping[str, int]) -> list[Spend]:
+class Complete(NamedTuple):
+    """Up to where the ledger has everything."""
+
+    sequence: int
+    """In USAGE."""
+    epoch: str
+    """Which history of the stream it is; see ``Origin``."""
+
+
+def published(sums: Iterable[Sum], at: datetime, complete: Complete) -> list[Spend]:
     """What is said of the accounts whose sums of ``periods_at(at)`` are given."""
     by_account: dict[str, dict[str, Sum]] = {}
     for one in sums:
@@ -60,7 +69,8 @@ def published(sums: Iterable[Sum], at: datetime, watermarks: Mapping[str, int]) 
                 prompt_tokens=this.prompt_tokens,
                 completion_tokens=this.completion_tokens,
                 cost_micros=this.cost_micros,
-                watermarks=dict(watermarks),
+                ledger=complete.sequence,
+                epoch=complete.epoch,
                 spent_micros={period: one.cost_micros for period, one in sorted(of.items())},
                 counted=of["total"].requests,
             )
@@ -95,5 +105,5 @@ def period_of(at: datetime) -> str:
 
 def rises(written: Spend | None, new: Spend) -> bool:
     """Whether ``new`` is news. Every request that is added to the ledger raises the count, so an older sum never
-    replaces a newer one, in whatever order they come."""
-    return written is None or new.counted > written.counted
+    replaces a newer one, in whatever order they come. In another stream the sequences begin anew."""
+    return written is None or new.counted > written.counted or new.epoch != written.epoch

@@ -4,7 +4,8 @@ Two files of a gateway's data directory keep every request accountable through `
 
 - the log, in segments: an ``opened`` line before the engine is asked, a ``closed`` line (the whole usage
   record) before the last byte goes to the client. Plain ``write(2)``: the page cache outlives the process, and
-  usage is not worth a disk sync for each answer.
+  usage is not worth a disk sync for each answer. A ``published`` line says which message of USAGE the stretch up to a
+  position became.
 - ``slots``: a mapped table with one row for each request in flight, holding how many tokens were delivered. A row
   is updated before each write to the client, so that an answer cut by a kill counts at least what the client got
   and at most what the engine made.
@@ -31,6 +32,7 @@ import msgspec
 
 from libs.events.usage import RequestRecord
 
+from ..core.marks import Marks
 from ..core.usage import estimate_prompt
 
 log = logging.getLogger("llmgw.gateway")
@@ -118,6 +120,8 @@ class Spool:
         self._start = self._segments[-1]
         self._fd = self._open_segment(self._start)
         self._end = self._start + os.fstat(self._fd).st_size
+        self.marks = Marks()
+        """Which message of USAGE each stretch became."""
         self._acked, self._promised = self._read_checkpoint()
         self._open_at: dict[int, int] = {}
         self.counted: int | None = None
@@ -246,20 +250,36 @@ class Spool:
                 if following is None:
                     return None
                 log.error("%d bytes of the usage spool were lost with the machine's power", following - self._acked)
-                self.acked(following)
+                self._acked_to(following)
                 continue
             end = self._acked + len(data)
             lines = [line for line in data.split(b"\n") if line.startswith(b"C")]
             records = tuple(record for line in lines if (record := _decoded(_closed, line)) is not None)
             if not records:
-                self.acked(end)
+                self._acked_to(end)
                 continue
             self._save_checkpoint(self._acked, end)
             return Batch(records, end)
         return None
 
-    def acked(self, end: int) -> None:
-        """The batch that ends there is on the bus. Segments nobody needs any more are removed. Raises OSError."""
+    def published(self, end: int, sequence: int) -> None:
+        """The batch that ends there is a message of USAGE. Raises OSError.
+
+        Where that cannot be written, the stretch is published again after the next start: as the same message.
+        """
+        self.marks.add(end, sequence)
+        with contextlib.suppress(SpoolBroken):
+            self._write(b"P%d %d %s\n" % (end, sequence, self.marks.epoch.encode()))
+        self._acked_to(end)
+
+    def again(self, epoch: str) -> None:
+        """USAGE is another stream: what is here, and the ledger may not have, is published once more. What it has
+        already it knows by the request."""
+        self.marks.begin(epoch)
+        self._save_checkpoint(self._segments[0], self._segments[0])
+
+    def _acked_to(self, end: int) -> None:
+        """Nothing up to there is to be published. Segments nobody needs any more are removed. Raises OSError."""
         self._save_checkpoint(end, end)
         needed = min(self._open_at.values(), default=end)
         if self.counted is not None:
@@ -308,8 +328,14 @@ class Spool:
                         open_lines[opened.request_id] = (position, opened)
                     elif line.startswith(b"C") and (closed := _decoded(_closed, line)) is not None:
                         open_lines.pop(closed.request_id, None)
+                    elif line.startswith(b"P"):
+                        self._marked(line)
                     position += len(line)
         self._mend()
+        # What has no sequence is published once more; it is the same message where it was one.
+        self._acked = max(self._segments[0], self.marks.end)
+        if not self._acked <= self._promised <= self._acked + READ_BYTES:
+            self._promised = self._acked
         counted: dict[int, int] = {}
         for position, opened in open_lines.values():
             if 0 <= opened.slot < SLOTS and self._rows[2 * opened.slot] == position:
@@ -324,6 +350,15 @@ class Spool:
             delivered = 0 if held is None else self._rows[2 * held + 1]
             self._finish(held, b"C%s\n" % _encode(cut_record(opened, delivered)))
         return len(open_lines)
+
+    def _marked(self, line: bytes) -> None:
+        try:
+            end, sequence, epoch = line[1:-1].split(b" ")
+            if epoch and epoch.decode() != self.marks.epoch:
+                self.marks.begin(epoch.decode())
+            self.marks.add(int(end), int(sequence))
+        except ValueError as error:
+            log.error("a line of the usage spool cannot be read: %s", error)
 
     def _mend(self) -> None:
         """Cut off a last line that was not written to its end. What is written from now on stands behind everything

@@ -1,35 +1,39 @@
-"""Hard budgets: what is spent, what is held here, what the other gateways hold, and what is left.
+"""Hard budgets: what is spent, what is held here, beside us and elsewhere, and what is left.
 
 A request reserves the most it may cost before an engine is asked. When it ends, the reservation gives way to what
-it cost, which is held until ``spend`` includes it: the ledger's watermark for this gateway says up to where in its
-spool that is. So a cost is counted by the ledger or here, never by both and never by neither. Gateways tell each
-other what they hold; of one that is silent only its reservations are dropped, for what it settled is in its spool
-and will be in the ledger.
+it cost, which is held until ``spend`` includes it: the ledger says up to which sequence of USAGE it is complete, and
+the spool knows which of its stretches became which sequence. So a cost is counted by the ledger or by who holds it,
+never by both and never by neither.
+
+The workers of a host see what each holds in the table they share; gateways of other hosts say it over the bus. What
+those have not heard yet may be at most an equal share of what is left, so that gateways that do not hear of each other
+spend together no more than there is.
 
 Money is in micro-units. Nothing here knows the time but what it is told.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from datetime import datetime
+from sys import intern
 from typing import NamedTuple
 
 from libs.events.budget import PERIODS, LevelBudget, Period, accounts, period_name
-from libs.events.usage import Held
-from libs.events.views import Spend
+from libs.events.usage import Holding, Holdings
+
+from .marks import Marks
+from .neighbours import WORDS, Neighbours, fits
+from .table import A_LIMIT, AT, LEDGER, RESERVED, SETTLED, SPENT, TOLD, UNTIL, Table, TableFull, digest
 
 MOST_SETTLED = 512
 """Costs kept apart for an account and period. While the ledger is away for long, those that lie close in the spool
 are joined: they then leave together, when it has the last of them."""
-KEPT = 64
-"""States of an account that are remembered, to tell which of them another gateway speaks of."""
-MOST = 2**63
-"""More than any sum."""
 NEAR = 0.2
 FEW = 8
-"""With so little of a budget left (a share of it, or requests like the last) other gateways are told at once."""
+"""With so little of a budget left (a share of it, or requests like the last) other hosts are told at once."""
 
 
 class Short(NamedTuple):
@@ -37,6 +41,7 @@ class Short(NamedTuple):
 
     budget: LevelBudget
     left: int
+    """For this host."""
     needed: int
 
 
@@ -44,240 +49,361 @@ class Reservation(NamedTuple):
     """What a request holds until it ends."""
 
     budgets: tuple[LevelBudget, ...]
+    lines: tuple[_Line, ...]
+    """Of each of them, the account's in its period."""
     at: datetime
     micros: int
     near: bool
-    """One of the budgets is nearly spent: the other gateways should hear of it at once."""
+    """One of the budgets is nearly spent: the other hosts should hear of it at once."""
+
+
+class _Sum(NamedTuple):
+    """What is not left of a budget."""
+
+    used: int
+    new: int
+    """Of this host's, and other hosts may not have heard it."""
 
 
 class Spending:
-    """The budgets of all accounts, as one gateway knows them."""
+    """The budgets of all accounts, as one worker knows them."""
 
-    def __init__(self, gateway_id: str) -> None:
-        self._gateway_id = gateway_id
-        self._spend: dict[str, Spend] = {}
+    def __init__(self, table: Table, neighbours: Neighbours, marks: Marks) -> None:
+        self._table = table
+        self._neighbours = neighbours
+        self._marks = marks
+        self._spend: dict[str, array[int]] = {}
+        """By account what the ledger said last: up to where it is complete, then period and sum by turns."""
+        self._periods: dict[str, int] = {}
+        """Names of periods to the numbers they go by in that."""
         self._lines: dict[str, dict[str, _Line]] = {}
         """By account, then by period."""
-        self._others: dict[str, dict[str, _Heard]] = {}
-        """Account and period to what each of the others holds."""
-        self.counted_until: int | None = None
-        """Position in this gateway's spool up to which the ledger has its requests; None: not known."""
+        self._shown = False
+        """Whether the host's other workers see what is counted here."""
 
     # requests
 
     def reserve(self, budgets: tuple[LevelBudget, ...], micros: int, at: datetime) -> Reservation | Short:
-        """Take the most a request may cost out of every budget, or of none when one of them is too short."""
+        """Take the most a request may cost out of every budget, or of none when one of them is too short.
+
+        Raises TableFull."""
+        lines = tuple([self._line(budget.account, period_name(budget.period, at)) for budget in budgets])
+        if min(line.place(self._table) for line in lines) < 0:
+            raise TableFull
+        return self._reserve(budgets, lines, micros, at)
+
+    def _reserve(
+        self, budgets: tuple[LevelBudget, ...], lines: tuple[_Line, ...], micros: int, at: datetime
+    ) -> Reservation | Short:
+        # Taken before it is looked at: of two workers that do it at once at least one sees both.
+        self._take(lines, micros)
         near = False
-        for budget in budgets:
-            line = self._line(budget.account, period_name(budget.period, at))
-            left = max(0, budget.amount_micros - self._used(line))
-            if micros > left:
-                return Short(budget, left, micros)
-            near = near or left - micros < max(budget.amount_micros * NEAR, FEW * micros)
-        self._take(budgets, at, micros)
-        return Reservation(budgets, at, micros, near)
+        hosts = self._neighbours.hosts
+        for budget, line in zip(budgets, lines, strict=True):
+            used, new = self._sum(line)
+            left = budget.amount_micros - used
+            share = (left + new) // hosts
+            if micros and not fits(left, new, micros, hosts):
+                self._take(lines, -micros)
+                return Short(budget, max(0, min(left, share - new) + micros), micros)
+            if hosts > 1:
+                near = near or left < max(budget.amount_micros * NEAR, FEW * micros) or 2 * new > share
+        return Reservation(budgets, lines, at, micros, near)
 
     def change(self, held: Reservation, micros: int) -> Reservation | Short:
         """Another amount instead of the one a request holds; where there is no room for it, it goes on holding that."""
-        self._take(held.budgets, held.at, -held.micros)
-        changed = self.reserve(held.budgets, micros, held.at)
+        self._take(held.lines, -held.micros)
+        changed = self._reserve(held.budgets, held.lines, micros, held.at)
         if isinstance(changed, Short):
-            self._take(held.budgets, held.at, held.micros)
+            self._take(held.lines, held.micros)
         return changed
 
     def settle(self, held: Reservation, micros: int, position: int, at: datetime) -> None:
         """The request ended at a time and cost so much; its record ends at a position of the spool."""
-        self._take(held.budgets, held.at, -held.micros)
         if micros:
             for budget in held.budgets:
-                self._line(budget.account, period_name(budget.period, at)).settle(position, micros)
+                line = self._line(budget.account, period_name(budget.period, at))
+                line.settle(position, micros)
+                self._show(line)
+        self._take(held.lines, -held.micros)
 
-    def _take(self, budgets: tuple[LevelBudget, ...], at: datetime, micros: int) -> None:
-        for budget in budgets:
-            self._line(budget.account, period_name(budget.period, at)).reserved += micros
+    def _take(self, lines: tuple[_Line, ...], micros: int) -> None:
+        for line in lines:
+            line.reserved += micros
+            line.changed = True
+            if self._shown and (row := line.place(self._table)) >= 0:
+                self._table.words[row + RESERVED] = line.reserved
 
-    def remember(self, key_id: str, project: str, micros: int, position: int, at: datetime) -> None:
-        """A request of this gateway that ended before it was started again, as its spool has it."""
+    # beginning
+
+    def remember(
+        self,
+        key_id: str,
+        project: str,
+        micros: int,
+        position: int,
+        at: datetime,
+        budgeted: Container[tuple[str, Period]],
+    ) -> None:
+        """A request of this gateway that ended before it was started again, as its spool has it. Only budgets that
+        there are concern it: account and period."""
         for account in accounts(key_id, project):
-            if position > self._watermark(account):
+            if position > self._marks.position(self._ledger(account)):
                 for period in PERIODS:
-                    self._line(account, period_name(period, at)).settle(position, micros)
+                    if (account, period) in budgeted:
+                        self._line(account, period_name(period, at)).settle(position, micros)
+
+    def begin(self) -> None:
+        """Show the host's other workers what is counted here, in the place of what this worker's former life held:
+        how its requests ended is remembered by now."""
+        self._shown = True
+        kept = set()
+        for lines in self._lines.values():
+            for line in lines.values():
+                self._show(line)
+                if (row := line.place(self._table)) >= 0:
+                    self._table.words[row + RESERVED] = line.reserved
+                    kept.add(row)
+        words = self._table.words
+        for row in self._table.rows():
+            if words[row + TOLD] != A_LIMIT and row not in kept:
+                words[row + RESERVED] = words[row + SETTLED] = 0
 
     # the ledger
 
-    def counted(self, account: str, spend: Spend) -> None:
-        """The ledger's word on an account: what it includes is held here no more."""
+    def counted(self, account: str, ledger: int, spent_micros: Mapping[str, int]) -> None:
+        """The ledger's word on an account: complete up to a sequence of USAGE, it says what was spent in each period.
+        What it includes is held here no more."""
         known = self._spend.get(account)
-        if known is not None and spend.counted < known.counted:
+        if known is not None and ledger < known[0]:
             return
-        self._spend[account] = spend
-        watermark = spend.watermarks.get(self._gateway_id)
-        if watermark is not None:
-            self.counted_until = max(watermark, self.counted_until or 0)
+        words = array("q", (ledger,))
+        for period, micros in spent_micros.items():
+            words.extend((self._periods.setdefault(intern(period), len(self._periods)), micros))
+        self._spend[account] = words
         for period, line in self._lines.get(account, {}).items():
-            line.counted(spend.spent_micros.get(period, line.spent), spend, watermark or 0)
+            self._entered(line, ledger, spent_micros.get(period, line.spent))
 
-    # the other gateways
+    def begin_epoch(self) -> None:
+        """USAGE is another stream: what was said of sequences holds no more, and nothing is in it yet."""
+        for spend in self._spend.values():
+            spend[0] = 0
+        for lines in self._lines.values():
+            for line in lines.values():
+                line.ledger = 0
+        words = self._table.words
+        for row in self._table.rows():
+            if words[row + TOLD] != A_LIMIT:
+                words[row + LEDGER] = words[row + UNTIL] = 0
 
-    def held(self, at: datetime) -> dict[str, Held]:
-        """What this gateway holds, for the others. Lines of periods that are over and empty are forgotten."""
-        current = {period_name(period, at) for period in PERIODS}
+    def _entered(self, line: _Line, ledger: int, spent: int) -> None:
+        if ledger < line.ledger:
+            return
+        line.ledger, line.spent = ledger, spent
+        if self._shown and (row := line.place(self._table)) >= 0:
+            words = self._table.words
+            words[row + SPENT], words[row + LEDGER] = spent, ledger
+        before = line.settled_micros
+        line.entered(self._marks.position(ledger))
+        line.told = max(0, line.told - (before - line.settled_micros))
+        self._show(line)
+
+    def _ledger(self, account: str) -> int:
+        words = self._spend.get(account)
+        return 0 if words is None else words[0]
+
+    # the gateways of other hosts
+
+    def all(self) -> dict[str, Holding]:
+        """What this worker holds, for other hosts. Lines of nothing are forgotten once they were told."""
         report = {}
         for account, lines in list(self._lines.items()):
             for period, line in list(lines.items()):
-                if line.reserved or line.settled_micros:
-                    report[line.name] = Held(
-                        reserved=line.reserved,
-                        settled=line.settled_micros,
-                        counted=line.state.version,
-                        until=line.state.watermarks.get(self._gateway_id, 0),
-                    )
-                elif period not in current:
+                if line.reserved or line.settled_micros or line.changed:
+                    report[line.name] = self._holding(line)
+                elif not line.told:
                     del lines[period]
             if not lines:
                 del self._lines[account]
-        for name in [name for name in self._others if name.rpartition(" ")[2] not in current]:
-            del self._others[name]
         return report
 
-    def heard(self, gateway_id: str, held: Mapping[str, Held]) -> None:
-        """Another gateway's report replaces its last one."""
-        for name in [name for name, by in self._others.items() if gateway_id in by and name not in held]:
-            self._drop(name, gateway_id)
-        for name, one in held.items():
-            self._others.setdefault(name, {})[gateway_id] = _Heard(one)
+    def changes(self) -> dict[str, Holding]:
+        """Of that, what was not told since it changed."""
+        return {
+            line.name: self._holding(line) for lines in self._lines.values() for line in lines.values() if line.changed
+        }
 
-    def silent(self, gateway_id: str) -> None:
-        """It is gone, and with it what it was answering. What it settled will be in the ledger."""
-        for name, by in list(self._others.items()):
-            if (heard := by.get(gateway_id)) is not None:
-                heard.reserved = 0
-                if not heard.settled:
-                    self._drop(name, gateway_id)
+    def _holding(self, line: _Line) -> Holding:
+        line.changed = False
+        return Holding(
+            reserved=line.reserved,
+            settled=line.settled_micros,
+            until=self._marks.sequence(line.last),
+            ledger=line.ledger,
+            spent=line.spent,
+        )
 
-    def _drop(self, name: str, gateway_id: str) -> None:
-        by = self._others[name]
-        by.pop(gateway_id, None)
-        if not by:
-            del self._others[name]
+    def told(self, holdings: Mapping[str, Holding]) -> None:
+        """The bus has a report: other hosts hear of it."""
+        for name, held in holdings.items():
+            account, _, period = name.rpartition(" ")
+            line = self._lines.get(account, {}).get(period)
+            if line is not None:
+                line.told = min(held.reserved + held.settled, line.reserved + line.settled_micros)
+                if self._shown and (row := line.place(self._table)) >= 0:
+                    self._table.words[row + TOLD] = line.told
+
+    def heard(self, message: Holdings) -> None:
+        """A gateway of another host may know of the ledger what is not known here yet."""
+        if message.epoch != self._marks.epoch:
+            return  # of USAGE as it was before, or will be: sequences cannot be compared
+        for name, held in message.budgets.items():
+            if held.ledger:
+                account, _, period = name.rpartition(" ")
+                line = self._lines.get(account, {}).get(period)
+                if line is not None and held.ledger > line.ledger:
+                    self._entered(line, held.ledger, held.spent)
 
     # sums
 
     def used(self, account: str, period: Period, at: datetime) -> int:
         """What is not left of a budget of this account, whatever its amount."""
-        return self._used(self._line(account, period_name(period, at)))
+        return self._sum(self._line(account, period_name(period, at))).used
 
-    def _used(self, line: _Line) -> int:
-        return line.spent + line.reserved + line.settled_micros + self._elsewhere(line)
+    def _sum(self, line: _Line) -> _Sum:
+        spent, ledger = line.spent, line.ledger
+        own = line.reserved + line.settled_micros
+        held, new = own, max(0, own - line.told)
+        for words, row in self._table.beside(line.digest):
+            # Read in the other order than it is written in.
+            reserved, settled, until = words[row + RESERVED], words[row + SETTLED], words[row + UNTIL]
+            theirs, sum_ = words[row + LEDGER], words[row + SPENT]
+            if theirs > ledger:
+                spent, ledger = sum_, theirs
+            if until and until <= ledger:
+                settled = 0
+            held += reserved + settled
+            new += max(0, reserved + settled - words[row + TOLD])
+        return _Sum(spent + held + self._elsewhere(line, ledger), new)
 
-    def _elsewhere(self, line: _Line) -> int:
-        """What the others hold. What of it the ledger has meanwhile is left out: at most what its sum rose by, and
-        nothing of a gateway whose watermark stands where it stood."""
-        others = self._others.get(line.name)
-        if not others:
-            return 0
-        total = entered = most = 0
-        for gateway_id, heard in others.items():
-            since = heard.since(line, gateway_id)
-            total += heard.reserved + heard.settled
-            entered += min(heard.settled, since)
-            most = max(most, since)
-        return total - min(entered, most)
+    def _elsewhere(self, line: _Line, ledger: int) -> int:
+        holdings = self._neighbours.holdings
+        if line.elsewhere_at != (holdings.version, ledger):
+            records = holdings.of(hash(line.name))
+            total = 0
+            for at in range(0, len(records), WORDS):
+                until = records[at + 3]
+                total += records[at + 1] + (0 if until and until <= ledger else records[at + 2])
+            line.elsewhere, line.elsewhere_at = total, (holdings.version, ledger)
+        return line.elsewhere
 
     def _line(self, account: str, period: str) -> _Line:
         lines = self._lines.setdefault(account, {})
         line = lines.get(period)
         if line is None:
-            spend = self._spend.get(account)
-            line = lines[period] = _Line(f"{account} {period}", period, spend)
+            line = lines[period] = _Line(f"{account} {period}")
+            words = self._spend.get(account)
+            number = self._periods.get(period)
+            if words is not None:
+                line.ledger = words[0]
+                for at in range(1, len(words), 2):
+                    if words[at] == number:
+                        line.spent = words[at + 1]
+            if self._shown:
+                self._show(line)
         return line
 
-    def _watermark(self, account: str) -> int:
-        spend = self._spend.get(account)
-        return 0 if spend is None else spend.watermarks.get(self._gateway_id, 0)
-
-
-class _State(NamedTuple):
-    """What the ledger said of a line once."""
-
-    version: int
-    """``Spend.counted``"""
-    foreign: int
-    """What its sum had risen by since this line began, without what came from here."""
-    watermarks: Mapping[str, int]
+    def _show(self, line: _Line) -> None:
+        """Let the host's other workers see what is settled, and the ledger's sum before it."""
+        line.changed = True
+        if not self._shown or (row := line.place(self._table)) < 0:
+            return
+        words = self._table.words
+        words[row + AT] = self._table.now
+        words[row + SPENT], words[row + LEDGER] = line.spent, line.ledger
+        until = self._marks.sequence(line.last)
+        if not until:
+            words[row + UNTIL] = 0
+        words[row + SETTLED] = line.settled_micros
+        words[row + UNTIL] = until
+        words[row + TOLD] = line.told
 
 
 class _Line:
     """One account in one period."""
 
-    __slots__ = ("_grain", "_settled", "_states", "name", "reserved", "settled_micros", "spent", "state")
+    __slots__ = (
+        *(
+            "_grain",
+            "_row",
+            "_settled",
+            "changed",
+            "digest",
+            "elsewhere",
+            "elsewhere_at",
+            "last",
+            "ledger",
+            "name",
+            "reserved",
+        ),
+        *("settled_micros", "spent", "told"),
+    )
 
-    def __init__(self, name: str, period: str, spend: Spend | None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.spent = 0 if spend is None else spend.spent_micros.get(period, 0)
+        self.digest = digest(name)
+        self._row = -1
+        self.spent = 0
         """In the ledger."""
-        self.state = _State(0, 0, {}) if spend is None else _State(spend.counted, 0, spend.watermarks)
+        self.ledger = 0
+        """Up to where that one is complete."""
         self.reserved = 0
         self.settled_micros = 0
-        self._settled: deque[tuple[int, int]] = deque()
+        self.last = 0
+        """Where in the spool the last of what is settled ends."""
+        self.told = 0
+        """Of what is reserved and settled, what other hosts heard."""
+        self.changed = False
+        """They were not told since."""
+        self.elsewhere = 0
+        self.elsewhere_at: tuple[int, int] | None = None
+        """Of which version of what other hosts say, and of which ledger, that is the sum."""
+        self._settled: deque[tuple[int, int]] | None = None
         """Position in the spool and cost, not in the ledger yet."""
         self._grain = 1
         """Costs that lie so close in the spool are one entry."""
-        self._states = deque([self.state], maxlen=KEPT)
+
+    def place(self, table: Table) -> int:
+        """Where its row is: one that said nothing for long may have become another name's. -1: there is no room."""
+        if self._row < 0 or table.words[self._row] != self.digest:
+            try:
+                self._row = table.row(self.digest)
+            except TableFull:
+                self._row = -1
+        return self._row
 
     def settle(self, position: int, micros: int) -> None:
         if not self._settled:
+            self._settled = deque()
             self._grain = 1
         self.settled_micros += micros
-        self._append(position, micros)
+        self.last = max(self.last, position)
+        self._append(self._settled, position, micros)
         while len(self._settled) > MOST_SETTLED:
             self._grain *= 2
             apart, self._settled = self._settled, deque()
             for one in apart:
-                self._append(*one)
+                self._append(self._settled, *one)
 
-    def _append(self, position: int, micros: int) -> None:
-        if self._settled and self._settled[-1][0] // self._grain == position // self._grain:
-            micros += self._settled.pop()[1]
-        self._settled.append((position, micros))
+    def _append(self, settled: deque[tuple[int, int]], position: int, micros: int) -> None:
+        if settled and settled[-1][0] // self._grain == position // self._grain:
+            micros += settled.pop()[1]
+        settled.append((position, micros))
 
-    def counted(self, spent: int, spend: Spend, watermark: int) -> None:
-        entered = 0
-        while self._settled and self._settled[0][0] <= watermark:
-            entered += self._settled.popleft()[1]
-        self.settled_micros -= entered
-        foreign = self.state.foreign + max(0, spent - self.spent - entered)
-        self.spent = spent
-        self.state = _State(spend.counted, foreign, spend.watermarks)
-        self._states.append(self.state)
-
-    def foreign_at(self, version: int) -> int:
-        """What was foreign at a version. Of one that is not remembered all that rose since may be foreign to it."""
-        found = -MOST
-        for state in self._states:
-            if state.version > version:
-                break
-            found = state.foreign
-        return found
-
-
-class _Heard:
-    """What another gateway said of a line."""
-
-    __slots__ = ("_base", "_until", "_version", "reserved", "settled")
-
-    def __init__(self, held: Held) -> None:
-        self.reserved = held.reserved
-        self.settled = held.settled
-        self._version = held.counted
-        self._until = held.until
-        self._base: int | None = None
-
-    def since(self, line: _Line, gateway_id: str) -> int:
-        """The most the ledger can have of this since it was said: what others than we had entered since."""
-        now = line.state
-        if now.version < self._version or now.watermarks.get(gateway_id, 0) <= self._until:
-            return 0
-        if self._base is None:
-            self._base = line.foreign_at(self._version)
-        return now.foreign - self._base
+    def entered(self, position: int) -> None:
+        """The ledger has what ends in the spool up to there."""
+        settled = self._settled
+        while settled and settled[0][0] <= position:
+            self.settled_micros -= settled.popleft()[1]
+        if not settled:
+            self._settled = None

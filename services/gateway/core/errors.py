@@ -379,6 +379,17 @@ def busy(limit: int) -> Fault:
     )
 
 
+def too_many_names() -> Fault:
+    return Fault(
+        503,
+        "gateway_busy",
+        "More limits and budgets are in use at this gateway than it can count together. Try again in a moment, and "
+        "tell your administrator: it needs more gateways.",
+        kind="server_error",
+        retry_after_s=5,
+    )
+
+
 def not_metered() -> Fault:
     return Fault(
         503,

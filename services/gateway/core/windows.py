@@ -1,124 +1,177 @@
-"""Requests and tokens a minute: a sliding window here, plus what the other gateways say of theirs.
+"""Requests and tokens a minute: a sliding window here, what the host's other workers have in theirs, and what the
+gateways of other hosts say of theirs.
 
-Counts are kept in one-second buckets and leave when the whole bucket is over a minute old, so that in no
-60 seconds more is admitted than the limit. Across gateways the excess is what all of them admit between
-two of their reports.
+Counts are kept in one-second buckets and leave when the whole bucket is over a minute old, so that in no 60 seconds
+more is admitted than the limit. A request is counted before it is looked at whether it fits: of two workers that count
+at once at least one sees both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
 
-SPAN_S = 61
-"""A minute and the bucket being filled."""
-SILENT_S = 10.0
-"""A gateway not heard for so long stops counting: it is gone, and so are its requests."""
+from .neighbours import SPAN_S, WORDS, Neighbours
+from .table import A_LIMIT, AT, NEW_REQUESTS, NEW_TOKENS, REQUESTS, TOKENS, TOLD, Table, digest
+
+Unit = Literal["requests", "tokens"]
+BUCKET = 3
+"""A second, and the requests and tokens of it."""
 
 
-class Window:
-    """What was counted in the last minute."""
+class Use(NamedTuple):
+    """What was counted of a name in the last minute, everywhere, as far as it is known here."""
 
-    __slots__ = ("_buckets", "_second", "_total")
+    requests: int
+    tokens: int
+    new_requests: int
+    """Of this host, and other hosts may not have heard it."""
+    new_tokens: int
 
-    def __init__(self) -> None:
-        self._buckets = [0] * SPAN_S
-        self._second = 0
-        self._total = 0
 
-    def add(self, now: float, amount: int = 1) -> None:
-        self.total(now)
-        self._buckets[self._second % SPAN_S] += amount
-        self._total += amount
+class Tally:
+    """What this worker counted of a name in the last minute."""
 
-    def total(self, now: float) -> int:
-        """``now`` is in seconds and never falls."""
+    __slots__ = ("_added", "_buckets", "_heard", "_row", "changed", "digest", "requests", "said", "tokens")
+
+    def __init__(self, name: str, table: Table, now: float) -> None:
+        self.digest = digest(name)
+        self._row = row = table.row(self.digest)
+        self.requests = self.tokens = 0
+        self._buckets: list[int] = []
+        self._added = self._heard = self.said = (0, 0)
+        """Requests and tokens that were ever counted; of these, what other hosts have heard; what they were told."""
+        self.changed = True
+        words = table.words
+        if int(now) - words[row + AT] < SPAN_S and words[row + TOLD] == A_LIMIT:
+            # Of this worker's life before this one.
+            self._added = self.requests, self.tokens = words[row + REQUESTS], words[row + TOKENS]
+            self._buckets = [words[row + AT], self.requests, self.tokens]
+        words[row + TOLD] = A_LIMIT
+
+    def add(self, table: Table, now: float, requests: int, tokens: int) -> None:
         second = int(now)
-        passed = second - self._second
-        if passed > 0:
-            if not self._total:
-                pass
-            elif passed >= SPAN_S:
-                self._buckets = [0] * SPAN_S
-                self._total = 0
-            else:
-                for gone in range(self._second + 1, second + 1):
-                    self._total -= self._buckets[gone % SPAN_S]
-                    self._buckets[gone % SPAN_S] = 0
-            self._second = second
-        return self._total
+        buckets = self._buckets
+        if buckets and buckets[-BUCKET] == second:
+            buckets[-2] += requests
+            buckets[-1] += tokens
+        else:
+            buckets.extend((second, requests, tokens))
+        self.requests += requests
+        self.tokens += tokens
+        self._added = self._added[0] + requests, self._added[1] + tokens
+        self.changed = True
+        self.write(table, now)
 
-    def frees(self, now: float, amount: int) -> float:
+    def write(self, table: Table, now: float) -> None:
+        """Let the other workers of the host see it, as it is at a time that never falls."""
+        second = int(now)
+        buckets = self._buckets
+        gone = 0
+        while gone < len(buckets) and buckets[gone] <= second - SPAN_S:
+            self.requests -= buckets[gone + 1]
+            self.tokens -= buckets[gone + 2]
+            gone += BUCKET
+        if gone:
+            del buckets[:gone]
+            self.changed = True
+        words, row = table.words, self._row
+        words[row + REQUESTS] = self.requests
+        words[row + TOKENS] = self.tokens
+        words[row + NEW_REQUESTS] = max(0, min(self.requests, self._added[0] - self._heard[0]))
+        words[row + NEW_TOKENS] = max(0, min(self.tokens, self._added[1] - self._heard[1]))
+        words[row + AT] = second
+
+    def say(self) -> tuple[int, int]:
+        """Requests and tokens, for others to hear."""
+        self.changed = False
+        self.said = self._added
+        return self.requests, self.tokens
+
+    def heard(self, said: tuple[int, int]) -> None:
+        """Other hosts have heard what was ``said``."""
+        self._heard = max(self._heard[0], said[0]), max(self._heard[1], said[1])
+
+    @property
+    def empty(self) -> bool:
+        return not self._buckets
+
+    def frees(self, now: float, unit: Unit, amount: int) -> float:
         """Seconds until ``amount`` of what is counted has left; a minute when it is not here."""
-        self.total(now)
-        left = amount
-        for age in range(SPAN_S - 1, -1, -1):
-            left -= self._buckets[(self._second - age) % SPAN_S]
-            if left <= 0:
-                return self._second - age + SPAN_S - now
+        offset = 1 if unit == "requests" else 2
+        for at in range(0, len(self._buckets), BUCKET):
+            amount -= self._buckets[at + offset]
+            if amount <= 0:
+                return self._buckets[at] + SPAN_S - now
         return 60.0
 
 
-class Refusal:
-    """Over a limit: whose, and when there is room again."""
-
-    __slots__ = ("limit", "name", "retry_after_s")
-
-    def __init__(self, name: str, limit: int, retry_after_s: float) -> None:
-        self.name = name
-        self.limit = limit
-        self.retry_after_s = retry_after_s
-
-
 class Counts:
-    """One kind of count (requests, or tokens) by name: a key id, or a project's path."""
+    """Requests and tokens by name: a key id, or a project's path. ``now`` is in seconds and never falls."""
 
-    def __init__(self) -> None:
-        self._windows: dict[str, Window] = {}
-        self._others: dict[str, int] = {}
-        self._by_gateway: dict[str, Mapping[str, int]] = {}
+    def __init__(self, table: Table, neighbours: Neighbours) -> None:
+        self._table = table
+        self._neighbours = neighbours
+        self._tallies: dict[str, Tally] = {}
 
-    def used(self, name: str, now: float) -> int:
+    def add(self, name: str, now: float, requests: int = 0, tokens: int = 0) -> None:
+        """Raises TableFull."""
+        tally = self._tallies.get(name)
+        if tally is None:
+            tally = self._tallies[name] = Tally(name, self._table, now)
+        tally.add(self._table, now, requests, tokens)
+
+    def used(self, name: str, now: float) -> Use:
         """In the whole cluster, as far as it is known here."""
-        window = self._windows.get(name)
-        return (window.total(now) if window else 0) + self._others.get(name, 0)
+        tally = self._tallies.get(name)
+        requests = tokens = new_requests = new_tokens = 0
+        if tally is None:
+            hashed = digest(name)
+        else:
+            tally.write(self._table, now)
+            hashed = tally.digest
+            words, row = self._table.words, tally._row
+            requests, tokens = tally.requests, tally.tokens
+            new_requests, new_tokens = words[row + NEW_REQUESTS], words[row + NEW_TOKENS]
+        since = int(now) - SPAN_S
+        for words, row in self._table.beside(hashed):
+            if words[row + AT] > since:
+                requests += words[row + REQUESTS]
+                tokens += words[row + TOKENS]
+                new_requests += words[row + NEW_REQUESTS]
+                new_tokens += words[row + NEW_TOKENS]
+        records = self._neighbours.counts.of(hash(name))
+        for at in range(0, len(records), WORDS):
+            requests += records[at + 1]
+            tokens += records[at + 2]
+        return Use(requests, tokens, new_requests, new_tokens)
 
-    def others(self, name: str) -> int:
-        """As the other gateways last said."""
-        return self._others.get(name, 0)
+    def frees(self, name: str, now: float, unit: Unit, amount: int) -> float:
+        """See ``Tally.frees``."""
+        tally = self._tallies.get(name)
+        return 60.0 if tally is None else tally.frees(now, unit, amount)
 
-    def add(self, name: str, now: float, amount: int = 1) -> None:
-        window = self._windows.get(name)
-        if window is None:
-            window = self._windows[name] = Window()
-        window.add(now, amount)
+    def sweep(self, now: float) -> None:
+        """What is over a minute old leaves, for the other workers too; to be called every second."""
+        for name, tally in list(self._tallies.items()):
+            tally.write(self._table, now)
+            if tally.empty and not tally.changed:
+                del self._tallies[name]
 
-    def over(self, name: str, limit: int, now: float) -> Refusal | None:
-        """Whether one more would be over ``limit``."""
-        excess = self.used(name, now) + 1 - limit
-        if excess <= 0:
-            return None
-        window = self._windows.get(name)
-        return Refusal(name, limit, window.frees(now, excess) if window and limit > 0 else 60.0)
+    def whole(self) -> dict[str, tuple[int, int]]:
+        """Requests and tokens of everything that is counted here."""
+        return {name: tally.say() for name, tally in self._tallies.items() if not tally.empty or tally.changed}
 
-    def local(self, now: float) -> dict[str, int]:
-        """What this gateway tells the others; windows that ran empty are forgotten on the way."""
-        totals = {}
-        for name, window in list(self._windows.items()):
-            if total := window.total(now):
-                totals[name] = total
-            else:
-                del self._windows[name]
-        return totals
+    def changes(self) -> dict[str, tuple[int, int]]:
+        """Of what was not told since it changed."""
+        return {name: tally.say() for name, tally in self._tallies.items() if tally.changed}
 
-    def heard(self, gateway_id: str, counts: Mapping[str, int]) -> None:
-        """Another gateway's report replaces its last one; an empty one forgets it."""
-        for name, amount in self._by_gateway.pop(gateway_id, {}).items():
-            left = self._others[name] - amount
-            if left:
-                self._others[name] = left
-            else:
-                del self._others[name]
-        if counts:
-            self._by_gateway[gateway_id] = dict(counts)
-            for name, amount in counts.items():
-                self._others[name] = self._others.get(name, 0) + amount
+    def said(self, names: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """What of these was told last, as ``heard`` takes it."""
+        return {name: tally.said for name in names if (tally := self._tallies.get(name)) is not None}
+
+    def heard(self, said: Mapping[str, tuple[int, int]]) -> None:
+        """Other hosts have heard it."""
+        for name, figures in said.items():
+            if (tally := self._tallies.get(name)) is not None:
+                tally.heard(figures)

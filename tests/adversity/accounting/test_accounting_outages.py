@@ -84,7 +84,7 @@ class Stream:
             spend is not None
             and spend.requests == len(self.said)
             and spend.completion_tokens == sum(self.said.values())
-            and spend.watermarks == {"gw-1": len(self.said)}
+            and spend.ledger == (await self._bus.transport.extent("USAGE")).last
         )
 
 

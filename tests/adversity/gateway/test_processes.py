@@ -56,7 +56,8 @@ async def test_a_killed_worker_fails_only_its_own_requests(world: World, sim_eng
             assert answer.tokens <= record.completion_tokens <= engine[request_id]["generated"]
     cut = [record for record in world.records.values() if record.status == "cut"]
     assert cut
-    assert {batch.gateway_id for batch in world.batches} == {"gw-1", "gw-2"}
+    assert {batch.gateway_id[:4] for batch in world.batches} == {"gw-1", "gw-2"}
+    assert len({batch.gateway_id for batch in world.batches}) == 2, "the one that was killed is the same again"
 
 
 async def test_the_parent_answers_for_all_and_stops_in_order(
@@ -167,11 +168,11 @@ async def test_two_gateways_share_a_limit(
     for turn in range(30):
         statuses.append((await gateways[turn % 2].chat(key="sk-ten", max_tokens=1)).status)
         await asyncio.sleep(0.05)
-    assert 10 <= statuses.count(200) <= 12
+    assert 10 <= statuses.count(200) <= 11
     await eventually(lambda: _used(gateways) == [statuses.count(200)] * 2)
 
 
 def _used(gateways: list[Client]) -> list[int]:
     import time
 
-    return [g.service._rates.requests.used("k-ten", time.monotonic()) for g in gateways if g.service is not None]
+    return [g.service._rates.counts.used("k-ten", time.monotonic()).requests for g in gateways if g.service is not None]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
 
+from libs.events.views import Spend
 from libs.testing.ledger import inconsistencies, rows
 from services.accounting.adapters import postgres, schema
 from services.accounting.adapters.postgres import Entry, Ledger, PostgresAway, PostgresRefused
 from services.accounting.core.rows import RequestRow, VerdictRow
-from services.accounting.core.spending import ended_at
+from services.accounting.core.spending import Complete, Sum, ended_at, published
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 
@@ -54,26 +55,34 @@ async def ledger(postgres_dsn: str) -> AsyncIterator[Ledger]:
     await ledger.close()
 
 
-async def test_an_entry_is_rows_sums_and_watermarks(ledger: Ledger, postgres_dsn: str) -> None:
-    committed = await ledger.commit(Entry([row(1), row(2), row(3)], (), {"gw-1": 300}), NOON)
+COMPLETE = Complete(7, "2026-11-29")
+
+
+def said(sums: Iterable[Sum], at: datetime = NOON) -> dict[str, Spend]:
+    """What is published of sums, by account."""
+    return {spend.key_id: spend for spend in published(sums, at, COMPLETE)}
+
+
+async def test_an_entry_is_rows_and_sums(ledger: Ledger, postgres_dsn: str) -> None:
+    committed = await ledger.commit(Entry([row(1), row(2), row(3)]), NOON)
     assert committed.added == 3
-    spent = {spend.key_id: spend for spend in committed.spend}
+    spent = said(committed.sums)
     assert set(spent) == {"k-0", "k-1", "acme/research/chat", "acme/research/batch", "acme/research/*", "acme/*"}
     assert (spent["k-1"].period, spent["k-1"].requests, spent["k-1"].completion_tokens) == ("2026-11", 2, 4)
     assert spent["k-0"].cost_micros == spent["acme/research/batch"].cost_micros == 100
     assert spent["acme/*"].spent_micros == dict.fromkeys(("2026-11-29", "2026-W48", "2026-11", "total"), 300)
     assert spent["acme/*"].counted == 3
-    assert spent["k-1"].watermarks == {"gw-1": 300}
+    assert (spent["k-1"].ledger, spent["k-1"].epoch) == COMPLETE
     assert [r.request_id[-1] for r in await rows(postgres_dsn)] == ["1", "2", "3"]
     assert await inconsistencies(postgres_dsn) == []
 
 
 async def test_a_repeated_entry_changes_nothing_and_still_tells_the_sums(ledger: Ledger, postgres_dsn: str) -> None:
-    entry = Entry([row(1), row(2)], (), {"gw-1": 200})
+    entry = Entry([row(1), row(2)])
     first = await ledger.commit(entry, NOON)
     again = await ledger.commit(entry, NOON)
     assert again.added == 0
-    assert list(again.spend) == list(first.spend), "who did not see the first answer learns the same"
+    assert list(again.sums) == list(first.sums), "who did not see the first answer learns the same"
     assert await inconsistencies(postgres_dsn) == []
 
 
@@ -95,28 +104,12 @@ async def test_months_come_in_any_order(ledger: Ledger, postgres_dsn: str) -> No
     ]
     committed = await ledger.commit(Entry([row(n, at) for n, at in enumerate(times)]), NOON)
     assert committed.added == 4
-    spent = {spend.key_id: spend for spend in committed.spend}
+    spent = said(committed.sums)
     assert spent["acme/*"].spent_micros == {"2026-11-29": 100, "2026-W48": 100, "2026-11": 200, "total": 400}, (
         "opened in October, closed in November: November's"
     )
     assert (spent["k-0"].requests, spent["k-0"].counted) == (1, 2)
     assert await inconsistencies(postgres_dsn) == []
-
-
-async def test_watermarks_only_rise(ledger: Ledger) -> None:
-    await ledger.commit(Entry((), (), {"gw-1": 300, "gw-2": 5}), NOON)
-    await ledger.commit(Entry((), (), {"gw-1": 200}), NOON)
-    assert await ledger.watermarks() == {"gw-1": 300, "gw-2": 5}
-
-
-async def test_a_watermark_waits_for_what_is_missing(ledger: Ledger) -> None:
-    await ledger.commit(Entry([row(1)], (), {"gw-1": 100}), NOON)
-    late = await ledger.commit(Entry([row(3)], (), {"gw-1": 300, "gw-2": 7}, complete=False), NOON)
-    assert {tuple(spend.watermarks.items()) for spend in late.spend} == {(("gw-1", 100),)}
-    await ledger.commit(Entry([row(2)], (), {"gw-1": 200}), NOON)
-    assert await ledger.watermarks() == {"gw-1": 200}
-    await ledger.settle()
-    assert await ledger.watermarks() == {"gw-1": 300, "gw-2": 7}
 
 
 async def test_verdicts_enter_once(ledger: Ledger, postgres_dsn: str) -> None:
@@ -151,15 +144,14 @@ async def test_usage_by_every_level_and_within_times(ledger: Ledger) -> None:
 
 
 async def test_spend_is_told_of_the_periods_that_hold(ledger: Ledger) -> None:
-    await ledger.commit(Entry([row(1), row(3, at=NOON - timedelta(days=60))], (), {"gw-1": 7}), NOON)
-    told = {spend.key_id: spend for spend in await ledger.spend(NOON, ["k-1"])}
+    await ledger.commit(Entry([row(1), row(3, at=NOON - timedelta(days=60))]), NOON)
+    told = said(await ledger.sums(NOON, ["k-1"]))
     assert told["k-1"].spent_micros == {"2026-11-29": 100, "2026-W48": 100, "2026-11": 100, "total": 200}
-    assert told["k-1"].watermarks == {"gw-1": 7}
-    later = {spend.key_id: spend for spend in await ledger.spend(NOON + timedelta(days=60), ["k-1"])}
+    later = said(await ledger.sums(NOON + timedelta(days=60), ["k-1"]), NOON + timedelta(days=60))
     assert later["k-1"].spent_micros == {"total": 200}
     assert (later["k-1"].period, later["k-1"].requests, later["k-1"].counted) == ("2027-01", 0, 2)
     turn = datetime(2026, 11, 30, 0, 10, tzinfo=UTC)
-    turning = {spend.key_id: spend for spend in await ledger.spend(turn, ["k-1"])}
+    turning = said(await ledger.sums(turn, ["k-1"]), turn)
     assert turning["k-1"].spent_micros == {"2026-11-29": 100, "2026-W48": 100, "2026-11": 100, "total": 200}
 
 
@@ -167,16 +159,15 @@ async def test_every_account_is_read_as_it_was_at_one_moment_and_only_what_rose(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "ACCOUNTS", 2)
-    await ledger.commit(Entry([row(1), row(2)], (), {"gw-1": 7}), NOON)
+    await ledger.commit(Entry([row(1), row(2)]), NOON)
     known = {"k-1": 1, "acme/*": 1}
     async with ledger.whole(NOON) as whole:
-        await ledger.commit(Entry([row(n) for n in range(3, 9)], (), {"gw-1": 8}), NOON)
-        told = [spend async for part in whole.rising(lambda account: known.get(account, 0)) for spend in part]
-    assert {spend.key_id: spend.counted for spend in told} == {
+        await ledger.commit(Entry([row(n) for n in range(3, 9)]), NOON)
+        told = [one async for part in whole.rising(lambda account: known.get(account, 0)) for one in part]
+    assert {name: spend.counted for name, spend in said(told).items()} == {
         **dict.fromkeys(("k-0", "acme/research/batch", "acme/research/chat"), 1),
         **dict.fromkeys(("acme/research/*", "acme/*"), 2),
     }
-    assert {spend.watermarks["gw-1"] for spend in told} == {7}
 
 
 async def test_sums_of_ended_periods_are_dropped_and_requests_stay(ledger: Ledger, postgres_dsn: str) -> None:
@@ -210,21 +201,20 @@ async def test_a_ledger_from_before_accounts_gets_their_sums(
     await schema.migrate(connection)
     await connection.close()
     assert await inconsistencies(postgres_dsn) == []
-    assert {spend.key_id: spend.counted for spend in await ledger.spend(NOON, ["acme/*"])}["acme/*"] == 4
+    assert said(await ledger.sums(NOON, ["acme/*"]))["acme/*"].counted == 4
 
 
 async def test_data_it_cannot_take_is_refused_and_leaves_nothing(ledger: Ledger, postgres_dsn: str) -> None:
     with pytest.raises(PostgresRefused):
-        await ledger.commit(Entry([row(1), row(2, model="nul \0 inside")], (), {"gw-1": 9}), NOON)
+        await ledger.commit(Entry([row(1), row(2, model="nul \0 inside")]), NOON)
     assert await rows(postgres_dsn) == []
-    assert await ledger.watermarks() == {}
     assert (await ledger.commit(Entry([row(1)]), NOON)).added == 1
 
 
 async def test_several_instances_migrate_one_database_at_once(postgres_dsn: str) -> None:
     ledgers = [Ledger(postgres_dsn) for _ in range(4)]
     await asyncio.gather(*(ledger.ping() for ledger in ledgers))
-    entry = Entry([row(n) for n in range(50)], (), {"gw-1": 50, "gw-2": 50})
+    entry = Entry([row(n) for n in range(50)])
     results = await asyncio.gather(*(ledger.commit(entry, NOON) for ledger in ledgers))
     assert sum(result.added for result in results) == 50
     assert await inconsistencies(postgres_dsn) == []
@@ -271,7 +261,7 @@ async def test_more_than_five_thousand_rows_a_second(
 ) -> None:
     loop = asyncio.get_running_loop()
     await ledger.ping()
-    entries = [Entry([row(b * 2000 + n) for n in range(2000)], (), {"gw-1": b}) for b in range(10)]
+    entries = [Entry([row(b * 2000 + n) for n in range(2000)]) for b in range(10)]
     started = loop.time()
     for entry in entries:
         await ledger.commit(entry, NOON)

@@ -13,7 +13,7 @@ from libs.events.usage import RequestRecord, UsageBatch
 from libs.events.views import Spend
 from services.accounting.core import prices
 from services.accounting.core.rows import BadFact, months_of, next_month, request_rows, verdict_rows
-from services.accounting.core.spending import Sum, period_of, periods_at, published, rises
+from services.accounting.core.spending import Complete, Sum, period_of, periods_at, published, rises
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 RECORD = RequestRecord(
@@ -99,6 +99,7 @@ def test_spend_only_rises() -> None:
     assert rises(spend(1), spend(2))
     assert not rises(spend(2), spend(2))
     assert not rises(spend(2), spend(1))
+    assert rises(spend(2), msgspec.structs.replace(spend(2), epoch="another")), "its sequences begin anew"
 
 
 def test_an_account_is_told_of_with_the_periods_that_hold() -> None:
@@ -106,7 +107,7 @@ def test_an_account_is_told_of_with_the_periods_that_hold() -> None:
     assert periods_at(new_year) == ["2026-12", "2026-12-31", "2026-W53", "2027-01", "2027-01-01", "total"]
     assert periods_at(NOON) == ["2026-11", "2026-11-29", "2026-W48", "total"]
     sums = [Sum("k-1", "2026-12", 4, 10, 10, 20), Sum("k-1", "total", 9, 100, 100, 200)]
-    (told,) = published(sums, new_year, {"gw-1": 5})
+    (told,) = published(sums, new_year, Complete(5, "today"))
     assert (told.period, told.requests, told.cost_micros, told.counted) == ("2027-01", 0, 0, 9)
     assert told.spent_micros == {"2026-12": 20, "total": 200}
-    assert told.watermarks == {"gw-1": 5}
+    assert (told.ledger, told.epoch) == (5, "today")

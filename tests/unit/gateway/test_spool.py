@@ -56,7 +56,7 @@ def drain(spool: Spool) -> list[RequestRecord]:
     records: list[RequestRecord] = []
     while (batch := spool.batch()) is not None:
         records += batch.records
-        spool.acked(batch.end)
+        spool.published(batch.end, batch.end)
     return records
 
 
@@ -126,7 +126,7 @@ def test_a_promised_stretch_is_the_same_after_a_crash(tmp_path: Path) -> None:
     again = spool.batch()
     assert first is not None
     assert again == first
-    spool.acked(again.end)
+    spool.published(again.end, again.end)
     assert [record.request_id for record in drain(spool)] == ["b"]
     spool.close()
 
@@ -363,7 +363,7 @@ def test_any_history_with_kills_gives_every_request_exactly_once(
         if batch is not None:
             published[batch.end] = batch.records  # the same position again is the same message
             if acknowledge:
-                spool.acked(batch.end)
+                spool.published(batch.end, batch.end)
 
     for step, number in steps:
         if step == "o":

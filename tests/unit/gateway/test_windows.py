@@ -2,71 +2,144 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.core.windows import SPAN_S, Counts, Window
+from libs.events.usage import GatewayHoldings
+from services.gateway.core.neighbours import SPAN_S, Neighbours, fits
+from services.gateway.core.table import Table
+from services.gateway.core.windows import Counts, Tally
+
+from .tables import again, tables
+
+AT = datetime(2026, 11, 29, tzinfo=UTC)
+
+
+def counts(table: Table | None = None) -> Counts:
+    return Counts(table or tables()[0], Neighbours("gw-1", "here"))
 
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.integers(0, 3)), max_size=60))
 def test_a_window_holds_at_least_the_last_minute_and_nothing_older_than_its_span(
     steps: list[tuple[float, int]],
 ) -> None:
-    window = Window()
+    (table,) = tables()
     now = 1000.0
+    tally = Tally("k", table, now)
     added: list[tuple[float, int]] = []
     for wait, amount in steps:
         now += wait
-        window.add(now, amount)
+        tally.add(table, now, amount, 2 * amount)
         added.append((now, amount))
-        total = window.total(now)
-        assert total >= sum(n for at, n in added if now - at <= 60)
-        assert total <= sum(n for at, n in added if now - at < SPAN_S + 1)
-    assert window.total(now + SPAN_S + 1) == 0
+        assert tally.requests >= sum(n for at, n in added if now - at <= 60)
+        assert tally.requests <= sum(n for at, n in added if now - at < SPAN_S + 1)
+        assert tally.tokens == 2 * tally.requests
+    tally.write(table, now + SPAN_S + 1)
+    assert (tally.requests, tally.tokens, tally.empty) == (0, 0, True)
 
 
 @given(st.lists(st.floats(0, 5), min_size=3, max_size=40), st.integers(1, 3))
 def test_after_the_time_it_names_there_is_room(waits: list[float], amount: int) -> None:
-    window = Window()
+    (table,) = tables()
     now = 50.0
+    tally = Tally("k", table, now)
     for wait in waits:
         now += wait
-        window.add(now)
-    before = window.total(now)
-    frees = window.frees(now, amount)
+        tally.add(table, now, 1, 0)
+    before = tally.requests
+    frees = tally.frees(now, "requests", amount)
     assert 0 <= frees <= 61
-    assert window.total(now + frees + 0.001) <= before - min(amount, before)
+    tally.write(table, now + frees + 0.001)
+    assert tally.requests <= before - min(amount, before)
 
 
-@given(st.lists(st.floats(0, 10), max_size=80), st.integers(1, 10))
-def test_no_minute_admits_more_than_the_limit(waits: list[float], limit: int) -> None:
-    counts = Counts()
-    now = 7.5
+@given(st.lists(st.tuples(st.floats(0, 10), st.integers(0, 2), st.booleans()), max_size=80), st.integers(1, 10))
+def test_no_minute_admits_more_than_the_limit_on_a_host_whoever_dies(
+    steps: list[tuple[float, int, bool]], limit: int
+) -> None:
+    """Three workers; some die, and another life of theirs goes on."""
+    beside = tables(3)
+    workers = [counts(table) for table in beside]
+    now = 1007.5
     admitted: list[float] = []
-    for wait in waits:
+    for wait, which, dies in steps:
         now += wait
-        if counts.over("k", limit, now) is None:
-            counts.add("k", now)
+        if dies:
+            workers[which] = counts(again(beside[which]))
+        workers[which].add("k", now, requests=1)
+        if workers[which].used("k", now).requests <= limit:
             admitted.append(now)
+        else:
+            workers[which].add("k", now, requests=-1)
         assert sum(1 for at in admitted if now - at <= 60) <= limit
 
 
-def test_a_limit_of_nothing_admits_nothing() -> None:
-    refusal = Counts().over("k", 0, 1.0)
-    assert refusal is not None
-    assert refusal.retry_after_s == 60
+def test_a_worker_that_stands_still_counts_for_its_minute() -> None:
+    first, second = map(counts, tables(2))
+    first.add("k", 100.0, requests=3, tokens=40)
+    assert second.used("k", 160.9)[:2] == (3, 40)
+    assert second.used("k", 161.0)[:2] == (0, 0)
 
 
-def test_what_others_count_is_added_and_replaced_not_summed() -> None:
-    counts = Counts()
-    counts.add("k", 1.0, 2)
-    counts.heard("b", {"k": 3, "j": 1})
-    counts.heard("c", {"k": 4})
-    assert counts.used("k", 1.0) == 9
-    counts.heard("b", {"k": 1})
-    assert (counts.used("k", 1.0), counts.used("j", 1.0)) == (7, 0)
-    counts.heard("b", {})
-    counts.heard("c", {})
-    assert counts.used("k", 1.0) == 2
-    assert counts.local(1.0) == {"k": 2}
-    assert counts.local(100.0) == {}
+def test_what_other_hosts_count_is_added_and_replaced_not_summed() -> None:
+    neighbours = Neighbours("gw-1", "here")
+    here = Counts(tables()[0], neighbours)
+
+    def said(gateway: str, number: int, **requests: int) -> None:
+        message = GatewayHoldings(
+            at=AT, gateway_id=gateway, host=gateway, life=1, number=number, requests=requests, tokens={"k": 5}
+        )
+        neighbours.heard(message, 1.0)
+
+    here.add("k", 1.0, requests=2)
+    said("b", 0, k=3, j=1)
+    said("c", 0, k=4)
+    assert here.used("k", 1.0)[:2] == (9, 10)
+    said("b", 1, k=1)
+    assert (here.used("k", 1.0).requests, here.used("j", 1.0).requests) == (7, 0)
+    neighbours.forget(1.0 + SPAN_S + 1)
+    assert here.used("k", 1.0)[:2] == (2, 0)
+
+
+def test_what_is_told_is_all_or_what_has_changed_and_what_is_over_leaves() -> None:
+    here = counts()
+    here.add("k", 1.0, requests=2)
+    here.add("j", 1.0, tokens=7)
+    assert here.whole() == {"k": (2, 0), "j": (0, 7)}
+    assert here.changes() == {}
+    here.add("k", 2.0, requests=1)
+    assert here.changes() == {"k": (3, 0)}
+    here.sweep(100.0)
+    assert here.changes() == {"k": (0, 0), "j": (0, 0)}, "they hear of the end too"
+    here.sweep(101.0)
+    assert here.whole() == {}
+
+
+def test_new_is_what_other_hosts_have_not_heard() -> None:
+    first, second = map(counts, tables(2))
+    first.add("k", 10.2, requests=4)
+    assert second.used("k", 10.5).new_requests == 4
+    assert first.whole() == {"k": (4, 0)}
+    said = first.said(["k"])
+    first.add("k", 10.6, requests=1)
+    first.heard(said)
+    first.sweep(10.7)
+    assert second.used("k", 10.7) == (5, 0, 1, 0)
+    first.add("k", 69.0, tokens=3)
+    first.sweep(75.0)
+    assert second.used("k", 75.0) == (0, 3, 0, 3), "what is over is not new"
+
+
+@given(st.integers(1, 5), st.integers(0, 200), st.lists(st.integers(0, 4), max_size=300))
+def test_hosts_that_do_not_hear_of_each_other_use_no_more_than_there_is_and_one_each(
+    hosts: int, limit: int, asking: list[int]
+) -> None:
+    used = [0] * hosts
+    for one in asking:
+        host = one % hosts
+        if fits(limit - used[host] - 1, used[host] + 1, 1, hosts):
+            used[host] += 1
+    assert sum(used) <= limit + hosts - 1
+    assert all(some <= max(1, limit // hosts) for some in used)
