@@ -14,6 +14,7 @@ from libs.events.views import KeyView
 from libs.runtime import traces
 
 from . import metrics
+from .abilities import Media, check, suits
 from .adapters.spool import Spool
 from .adapters.upstream import Abandoned, Connection, UpstreamFailure
 from .asking import Engines, Retryable
@@ -23,17 +24,18 @@ from .checks import Checks, fits
 from .core import body as bodies
 from .core import errors, messages
 from .core.body import Asked, Readable
+from .core.context import ContextExceeded
 from .core.dialects import Events, Spoken
 from .core.doubles import refuse_doubles
 from .core.engine_errors import fault_in
-from .core.errors import ContextExceeded, Fault, event_of
+from .core.errors import Fault, event_of
 from .core.kinds import EMBEDDINGS, MESSAGES, Kind
 from .core.protocols.events import BadStream
 from .core.raw import present
 from .core.spelling import mended
 from .core.sse import EventStream, Overlong
 from .core.usage import answer_in
-from .door import Door, Handler, may_use, open_to
+from .door import Door, Handler, open_to
 from .keepalive import KeepAlives
 from .limits import Limits
 from .metering import Meter, Question
@@ -45,8 +47,6 @@ from .room import Room
 log = logging.getLogger("llmgw.gateway")
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-Media = tuple[str, str]
-"""Where in a request something stands that is no text, and what it is."""
 _TELLS_WHAT_STOPPED = {"verbose": b"true"}
 """llama.cpp's field with which it says which stop sequence was met; others say so unasked."""
 CLIENT_LEFT = 499
@@ -124,7 +124,7 @@ class Completions:
         if served.route.stopped is not None:
             raise errors.stopped(served.route.model, served.route.stopped, served.route.stopped_reason)
         body = self._room.within(call, kind, asked, served, body)
-        _check(asked, media, served, kind)
+        check(asked, media, served, kind)
         meter.about(asked.model, served.route.model, bool(asked.stream), len(body))
         try:
             if key.budgets:
@@ -218,7 +218,7 @@ class Completions:
             target = attempts.next()
             if target is None:
                 model = attempts.model
-                target = await attempts.otherwise(call, lambda other: _suits(key, asked, media, other, kind))
+                target = await attempts.otherwise(call, lambda other: suits(key, asked, media, other, kind))
                 if attempts.model != model:
                     body = bodies.edited(body, {"model": msgspec.json.encode(attempts.model)})
                     call.served_by(attempts.model)
@@ -433,24 +433,3 @@ STATUS_OF: dict[str | None, Status] = {
 
 def _status_of(fault: Fault) -> Status:
     return STATUS_OF.get(fault.code) or ("client_error" if fault.status < 500 else "upstream_error")
-
-
-def _check(asked: Asked, media: Media | None, served: Served, kind: Kind) -> None:
-    """That the model can do what is asked. Raises Fault naming what it cannot."""
-    route = served.route
-    if kind.capability is not None and route.capabilities and kind.capability not in route.capabilities:
-        raise errors.capability_missing(route.model, kind.capability, route.capabilities)
-    for field, value in asked.limits():
-        if value > served.max_tokens:
-            raise errors.too_many_tokens(kind.limit or field, value, served.max_tokens, route.model, kind.protocol)
-    if media is not None and route.capabilities and "vision" not in route.capabilities:
-        raise errors.media_not_taken(route.model, media[1], media[0])
-
-
-def _suits(key: KeyView, asked: Asked, media: Media | None, other: Served, kind: Kind) -> bool:
-    """Whether another model may and can answer in the place of the one asked for."""
-    try:
-        _check(asked, media, other, kind)
-    except Fault:
-        return False
-    return may_use(key, other)

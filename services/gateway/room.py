@@ -11,7 +11,7 @@ import msgspec
 from .call import Call
 from .core import body as bodies
 from .core.body import Asked
-from .core.errors import ContextExceeded
+from .core.context import ContextExceeded
 from .core.kinds import MESSAGES, RESPONSES, Kind
 from .metering import Question
 from .projections import Served

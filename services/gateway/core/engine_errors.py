@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from .errors import ContextExceeded, Fault, refused_unsaid, upstream_failed
+from .context import ContextExceeded
+from .errors import Fault, refused_unsaid, upstream_failed
 
 
 class _UpstreamError(msgspec.Struct):

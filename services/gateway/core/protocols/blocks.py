@@ -343,7 +343,7 @@ class ChatStream(Blocks):
                 break
             if event.data == b"[DONE]":
                 self._finish()
-            else:
+            elif not _says_nothing(event.data):
                 self._take(self.read(event.data))
         out = b"".join(self.out)
         self.out.clear()
@@ -362,3 +362,14 @@ class ChatStream(Blocks):
         self.end()
         self.finished = True
         self.ended()
+
+
+def _says_nothing(data: bytes) -> bool:
+    """Whether it is a value that is no object: JSON, and nothing of an answer."""
+    if data.lstrip()[:1] == b"{":
+        return False
+    try:
+        decoded(data)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True

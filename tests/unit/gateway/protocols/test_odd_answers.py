@@ -55,6 +55,11 @@ def test_half_a_character_in_a_stream(pieces: list[str], text: str) -> None:
     assert said(stream) == (text, text)
 
 
+def test_events_that_are_no_part_of_an_answer_are_passed_over() -> None:
+    odd = b'data: null\n\ndata: "ping"\n\ndata: [1]\n\ndata: 7\n\ndata: {}\n\ndata: {"type":"ping"}\n\n'
+    assert said(odd + chunk('{"content":"a"}') + odd + END) == ("a", "a")
+
+
 def whole(message: str, finish: str = "stop") -> bytes:
     return f'{{"choices":[{{"message":{message},"finish_reason":"{finish}"}}]}}'.encode()
 
