@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from cli.visible import in_one_line
+from libs.runtime.logs import blank
 
 FOLLOW_S = 0.1
 LARGEST_LOG_BYTES = 64 * 1024 * 1024
@@ -34,6 +35,19 @@ class Tail:
     rest: bytes = b""
 
 
+def blanked(log: Path) -> None:
+    """Blank the keys that earlier versions wrote into a log, where it stands: who appends to it goes on."""
+    try:
+        text = log.read_text(errors="surrogateescape")
+        clean = blank(text) if "sk-llmgw-" in text else text
+        if clean != text:
+            with log.open("r+", errors="surrogateescape") as file:
+                file.write(clean)
+                file.truncate()
+    except OSError:
+        return  # there is none, or it cannot be written: it is nobody's reason not to start
+
+
 @dataclass
 class Console:
     """Standard output of ``up``. Nobody reading it any more is no reason to stop."""
@@ -47,7 +61,7 @@ class Console:
         """One line of a part."""
         self.width = max(self.width, len(part))
         colour = COLOURS[sum(part.encode()) % len(COLOURS)]
-        self.plain(f"{click.style(part.ljust(self.width), fg=colour)} | {in_one_line(line[:LINE_BYTES])}")
+        self.plain(f"{click.style(part.ljust(self.width), fg=colour)} | {in_one_line(blank(line[:LINE_BYTES]))}")
 
     def plain(self, line: str) -> None:
         """A line to copy from: nothing stands before it."""

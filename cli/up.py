@@ -14,7 +14,7 @@ import click
 
 from cli import fleet as fleets
 from cli.cluster import quiet
-from cli.console import Console
+from cli.console import Console, blanked
 from cli.failure import Failed
 from cli.home import Home, Record, default
 from cli.output import Output, json_option
@@ -75,6 +75,8 @@ def up(
     quiet()
     console = Console(home.log("up"))
     with home.lock():
+        for log in (home.log("up"), home.log("up").with_suffix(".log.1")):
+            blanked(log)
         record = home.record()
         leave_nothing(record, console)
         record.ports = choose(ports_needed(simulated.machines), record.ports, port)

@@ -21,7 +21,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from .written import expected, two_readings
+from .written import expected, scalars, two_readings
 
 URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
 
@@ -190,24 +190,11 @@ def _from_file(file: Path | None, problems: list[str]) -> Iterator[Entry]:
             problems.append(f"{file}:{line}: {name} was already set in line {seen[name]}; keep one")
             continue
         seen[name] = line
-        differs = [(one, words) for one in _scalars(value) if (words := two_readings(one))]
+        differs = [(one, words) for one in scalars(value) if (words := two_readings(one))]
         if differs and not (differs[0][0] is value and value.tag.endswith(":bool")):
             problems += [f"{file}:{one.start_mark.line + 1}: {name}: {words}" for one, words in differs]
             continue
         yield name, f"{file}:{line}", constructor.construct_object(value, deep=True), _convert
-
-
-def _scalars(node: yaml.Node) -> Iterator[yaml.ScalarNode]:
-    """Every single value in it."""
-    if isinstance(node, yaml.ScalarNode):
-        yield node
-    elif isinstance(node, yaml.SequenceNode):
-        for one in node.value:
-            yield from _scalars(one)
-    elif isinstance(node, yaml.MappingNode):
-        for pair in node.value:
-            for one in pair:
-                yield from _scalars(one)
 
 
 def _from_environment(service: str, hints: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Entry]:

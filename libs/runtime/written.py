@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import yaml
@@ -57,6 +57,19 @@ def two_readings(node: yaml.ScalarNode) -> str | None:
     before, after = _read(old, _of(node)), str(int(node.value)) if octal else "text"
     advice = {"bool": "write true or false, or ", "int": "write the number in full, or "}.get(old, "")
     return f"{node.value} is {before} to YAML 1.1 and {after} to YAML 1.2: {advice}put it in quotes where text is meant"
+
+
+def scalars(node: yaml.Node) -> Iterator[yaml.ScalarNode]:
+    """Every single value in it, keys too."""
+    if isinstance(node, yaml.ScalarNode):
+        yield node
+    elif isinstance(node, yaml.SequenceNode):
+        for one in node.value:
+            yield from scalars(one)
+    elif isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            for one in pair:
+                yield from scalars(one)
 
 
 def _implicit(text: str) -> str:

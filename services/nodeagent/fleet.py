@@ -14,6 +14,7 @@ import yaml
 from libs.bus import Bus, BusSettings, connect, supervise
 from libs.bus.identities import node_identity
 from libs.bus.transport import Misconfigured
+from libs.runtime.written import scalars, two_readings
 
 from .app import NodeAgent, Shared
 from .discovery import engines
@@ -110,7 +111,12 @@ def read(file: Path) -> list[FleetMachine]:
     """The machines of a fleet file; what else it declares is for ``llmgw apply``. Raises Misconfigured."""
     found: list[FleetMachine] = []
     try:
-        for document in yaml.safe_load_all(file.read_text()):
+        text = file.read_text()
+        for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
+            for one in scalars(node):
+                if not one.tag.endswith(":bool") and (differs := two_readings(one)) is not None:
+                    raise Misconfigured(f"the fleet file {file}:{one.start_mark.line + 1}: {differs}")
+        for document in yaml.safe_load_all(text):
             found += msgspec.convert((document or {}).get("machines") or [], list[FleetMachine])
     except OSError as error:
         raise Misconfigured(f"the fleet file {file} cannot be read: {error.strerror}") from None

@@ -16,6 +16,7 @@ import pytest
 from cli import fleet as fleets
 from cli.parts import hardware_of
 from libs.bus import AskFailed, Bus, Delivery
+from libs.bus.transport import Misconfigured
 from libs.events.machine import Gpu, GpuSample, MachineErrandEnded, MachineRegistered, MachineSample
 from libs.events.node import Errand
 from libs.events.questions import AskDoctor, AskFabricMap, DoctorAnswer, FabricMap
@@ -293,3 +294,11 @@ def test_an_agent_understands_every_example_as_the_command_line_does(file: Path,
         said[machine.id], meant[machine.id] = reported, expected
     together = {name: member.adapters for name, member in Fabrics(meant).members.items()}
     assert {name: member.adapters for name, member in Fabrics(said).members.items()} == together
+
+
+def test_what_two_versions_of_yaml_read_differently_is_told_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text("machines:\n  - id: a\n    cores: 010\n    memory_mb: 1000\n")
+
+    with pytest.raises(Misconfigured, match=r"fleet\.yaml:3: 010 is 8 to YAML 1\.1 and 10 to YAML 1\.2"):
+        fleet.read(file)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.console import blanked
 from cli.failure import Failed
 from cli.home import Endpoint, Home, PartSeen, Record
 from cli.processes import seen
@@ -50,3 +51,14 @@ def test_a_copy_in_which_something_was_started_is_a_directory_of_its_own(tmp_pat
 
     assert copy.record().up == seen(os.getpid())
     assert copy.endpoint().client_key == "k"
+
+
+def test_keys_that_an_earlier_version_wrote_into_a_log_are_blanked(tmp_path: Path) -> None:
+    log, key = tmp_path / "up.log", f"sk-llmgw-{'a' * 43}"
+    log.write_bytes(b"before \xff\n  client key  " + key.encode() + b"\nafter\n")
+    with log.open("ab") as writer:
+        blanked(log)
+        writer.write(b"more\n")
+
+    assert log.read_bytes() == b"before \xff\n  client key  sk-llmgw-aaaa***\nafter\nmore\n"
+    blanked(tmp_path / "none.log")
