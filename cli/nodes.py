@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import click
 
 from cli.cluster import Cluster, on_cluster
+from cli.draining import drain, free_gpus
 from cli.errands import remove_weights, restart, settings
 from cli.failure import Failed
+from cli.status import over_cap
 from cli.units import WATTS
 from libs.events.commands import (
     CapRack,
     CordonNode,
-    DrainNode,
     LendNode,
     ReclaimNode,
     RetireNode,
@@ -26,6 +29,9 @@ from libs.events.questions import (
     FabricMap,
     ListNodes,
     NodesAnswer,
+    RackPower,
+    SchedulerState,
+    StateAnswer,
 )
 
 LOOK_S = 60.0
@@ -40,7 +46,7 @@ def node() -> None:
     """Nodes: the machines that run engines."""
 
 
-for _command in (restart, settings, remove_weights):
+for _command in (restart, settings, remove_weights, drain):
     node.add_command(_command)
 
 
@@ -50,7 +56,13 @@ async def list_nodes(cluster: Cluster) -> None:
     """Every node, its state and what is free on it."""
     answer = await cluster.ask(ListNodes(), NodesAnswer)
     columns = [("NODE", "machine_id"), ("STATE", "state"), ("CORES", "cpu_count"), ("FREE", "cores_free")]
-    columns += [("MEMORY MB", "memory_total_mb"), ("FREE MB", "memory_free_mb"), ("GPUS", "gpus"), ("RUNS", "shards")]
+    columns += [
+        ("MEMORY MB", "memory_total_mb"),
+        ("FREE MB", "memory_free_mb"),
+        ("GPUS", "gpus"),
+        ("FREE GPUS", "gpus_free"),
+    ]
+    columns += [("RUNS", "shards"), ("WHY", "reason")]
     cluster.out.rows(answer.nodes, columns, "no node has registered: is a node agent running?")
 
 
@@ -63,9 +75,9 @@ async def show(cluster: Cluster, name: str) -> None:
     one = next((one for one in nodes if one.machine_id == name), None)
     if one is None:
         raise Failed(f"there is no node {name!r}: there are {', '.join(n.machine_id for n in nodes) or 'none'}")
-    gpus = f", {len(one.gpus)} GPUs ({', '.join(sorted(set(one.gpus)))})" if one.gpus else ""
+    gpus = f", {len(one.gpus)} GPUs ({', '.join(sorted(set(one.gpus)))}; {free_gpus(one)})" if one.gpus else ""
     lines = [
-        f"{name}: {one.state} at {one.address}",
+        f"{name}: {one.state} at {one.address}" + (f": {one.reason}" if one.reason else ""),
         f"  {one.cores_free} of {one.cpu_count} cores, {one.memory_free_mb:,} of {one.memory_total_mb:,} MB free{gpus}",
     ]
     lines += [f"  label {label}: {value}" for label, value in one.labels.items()]
@@ -85,16 +97,6 @@ async def cordon(cluster: Cluster, name: str, reason: str) -> None:
     """Give a node nothing new; what runs there stays."""
     outcome = await cluster.send(CordonNode(machine_id=name, reason=reason))
     cluster.out.one(outcome, [outcome.message or f"{name} is cordoned"])
-
-
-@node.command("drain")
-@click.argument("name")
-@click.option("--reason", default="", help="Kept in the log.")
-@on_cluster
-async def drain(cluster: Cluster, name: str, reason: str) -> None:
-    """Give a node nothing new and move away what runs there."""
-    outcome = await cluster.send(DrainNode(machine_id=name, reason=reason))
-    cluster.out.one(outcome, [outcome.message or f"{name} is being drained"])
 
 
 @node.command("uncordon")
@@ -166,7 +168,19 @@ async def cap_rack(cluster: Cluster, rack: str, limit: float | None) -> None:
     watts = round(limit) if limit is not None else None
     outcome = await cluster.send(CapRack(rack=rack, watts=watts))
     said = f"rack {rack} may draw {watts} W" if watts is not None else f"rack {rack} has no limit"
-    cluster.out.one(outcome, [outcome.message or said])
+    racks = await _racks_after(cluster, outcome.sequence or 0)
+    over = [over_cap(one) for one in racks if one.rack == rack and one.drawn_watts > one.watts]
+    cluster.out.one(outcome, [outcome.message or said, *over])
+
+
+async def _racks_after(cluster: Cluster, sequence: int) -> tuple[RackPower, ...]:
+    """Those that are limited, as of an instance that has read so far; none if none has for seconds."""
+    for _ in range(20):
+        state = await cluster.ask(SchedulerState(), StateAnswer)
+        if state.position >= sequence:
+            return state.racks
+        await asyncio.sleep(0.1)
+    return ()
 
 
 @node.command("doctor")

@@ -137,14 +137,14 @@ def _rack_capped(e: system.RackCapped) -> str:
 @_says(system.PlacingPaused)
 def _placing_paused(e: system.PlacingPaused) -> str:
     return (
-        f"{e.silent} of {e.of} nodes fell silent together: what runs on them goes on serving and is not placed anew "
-        f"before they are heard, or {_seconds(e.lasts_ms)} are over"
+        f"{e.silent} of {e.of} nodes fell silent together: each may be so for {_seconds(e.lasts_ms)} before what runs "
+        f"on it is placed anew"
     )
 
 
 @_says(system.PlacingResumed)
 def _placing_resumed(e: system.PlacingResumed) -> str:
-    return f"what ran on nodes that are lost is placed anew again after {_seconds(e.paused_ms)}: {e.reason}"
+    return f"nodes that fall silent are lost as soon as usual, after {_seconds(e.paused_ms)}: {e.reason}"
 
 
 # models and replicas

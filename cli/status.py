@@ -18,6 +18,7 @@ from cli.library import import_line
 from cli.parts import GATEWAY, NATS, answers
 from cli.processes import alive
 from cli.running import FULL_BYTES
+from cli.voices import Voice, voices
 from libs.bus import BusError, missing
 from libs.events.contract import Question
 from libs.events.library import ImportUnderWay
@@ -30,6 +31,7 @@ from libs.events.questions import (
     ListNodes,
     ModelsAnswer,
     NodesAnswer,
+    RackPower,
     SchedulerState,
     Standing,
     StateAnswer,
@@ -43,6 +45,10 @@ OVER_HALF = {
     "PARKED": " of messages that could not be handled: see `llmgw events show SEQUENCE --stream PARKED`",
 }
 LITTLE_BYTES = 512_000_000
+
+
+CARD = ("GPU ", "instance ")
+"""How problems of cards begin, which keep them from being used."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -64,6 +70,12 @@ class Status(msgspec.Struct, frozen=True):
     """Where clients are answered; None while the cluster is not up, or is not one of this machine."""
     imports: tuple[ImportUnderWay, ...] = ()
     """Of weights, that go on now."""
+    instances: tuple[Voice, ...] = ()
+    """Schedulers and gateways, on whatever host."""
+    paused: str = ""
+    """Why what runs on silent nodes is not placed anew; empty: it is."""
+    racks: tuple[RackPower, ...] = ()
+    """Those whose power is limited."""
 
 
 @click.command()
@@ -98,6 +110,7 @@ async def look(cluster: Cluster) -> Status:
         answered(ListLibrary(), LibraryAnswer),
     )
     position = state.position if state is not None else None
+    paused, racks = (state.paused, state.racks) if state is not None else ("", ())
     nodes = there.nodes if there is not None else ()
     models = defined.models if defined is not None else ()
     imports = library.imports if library is not None else ()
@@ -108,7 +121,10 @@ async def look(cluster: Cluster) -> Status:
         parts = await asyncio.gather(*(with_reasons(part, record.ports.get(f"{part.name} status")) for part in parts))
     home = cluster.home
     base_url = home.endpoint().base_url if home is not None and home.endpoint_file.exists() else None
-    return Status(tuple(parts), nodes, models, position, base_url, imports)
+    instances: tuple[Voice, ...] = ()
+    with suppress(BusError):
+        instances = tuple(await voices(cluster))
+    return Status(tuple(parts), nodes, models, position, base_url, imports, instances, paused, racks)
 
 
 def told(standing: Standing) -> str:
@@ -158,19 +174,38 @@ def with_processes(parts: list[Part], seen: dict[str, PartSeen]) -> list[Part]:
     return merged + [Part(name, state) for name, state in states.items()]
 
 
+def over_cap(rack: RackPower) -> str:
+    """Of a rack that may draw more than it should."""
+    return (
+        f"rack {rack.rack}: what runs there may draw {rack.drawn_watts} W, {rack.watts} W are allowed: nothing is "
+        f"stopped, nothing new goes there"
+    )
+
+
+def _node(node: NodeView) -> Iterator[str]:
+    shards = "1 shard" if len(node.shards) == 1 else f"{len(node.shards)} shards"
+    gpus = f", {len(node.gpus_free)} of {len(node.gpus)} GPUs" if node.gpus else ""
+    yield (
+        f"node {node.machine_id}: {node.state}, {node.cores_free} of {node.cpu_count} cores and "
+        f"{node.memory_free_mb:,} of {node.memory_total_mb:,} MB{gpus} free, {shards}"
+        + (f": {node.reason}" if node.reason else "")
+    )
+    yield from (f"  {problem}" for problem in node.problems if problem.startswith(CARD))
+
+
 def lines(found: Status) -> Iterator[str]:
     """For a person."""
     for part in found.parts:
         process = f" (pid {part.pid}, restarted {part.restarts} times)" if part.pid else ""
         url = f" at {found.base_url}" if part.name == GATEWAY and found.base_url else ""
         yield f"{part.name}: {part.state}{url}{process}"
+    yield from (f"  {one.service} {one.instance}: {one.state}" for one in found.instances)
     yield ""
     for node in found.nodes:
-        shards = "1 shard" if len(node.shards) == 1 else f"{len(node.shards)} shards"
-        yield (
-            f"node {node.machine_id}: {node.state}, {node.cores_free} of {node.cpu_count} cores and "
-            f"{node.memory_free_mb:,} of {node.memory_total_mb:,} MB free, {shards}"
-        )
+        yield from _node(node)
+    yield from map(over_cap, [rack for rack in found.racks if rack.drawn_watts > rack.watts])
+    if found.paused:
+        yield f"placing anew is paused: {found.paused}"
     if not found.nodes:
         yield "no node has registered"
     for model in found.models:

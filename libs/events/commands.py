@@ -135,6 +135,8 @@ class CordonNode(Command, frozen=True, kw_only=True, tag="cmd.scheduler.cordon_n
 class DrainNode(Command, frozen=True, kw_only=True, tag="cmd.scheduler.drain_node.v1"):
     machine_id: str
     reason: str = ""
+    force: bool = False
+    """Stop what has nowhere to go."""
 
 
 @registered

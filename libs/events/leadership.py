@@ -49,7 +49,8 @@ ELECTIONS: dict[str, type[Elected]] = {
 
 @registered
 class SchedulerPulse(Telemetry, frozen=True, kw_only=True, tag="tel.scheduler.pulse.v1"):
-    """The leader's own voice. While it does not hear itself, the silence of machines says nothing about them."""
+    """An instance's own voice, each second. While it does not hear that, the silence of machines says nothing."""
 
     ids = ("instance",)
     instance: str
+    leads: bool = False

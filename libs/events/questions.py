@@ -127,6 +127,14 @@ class ModelsAnswer(Value, frozen=True, kw_only=True):
 class SchedulerState(Question, frozen=True, kw_only=True, tag="ask.scheduler.state.v1"): ...
 
 
+class RackPower(Value, frozen=True, kw_only=True):
+    rack: str
+    watts: int
+    """What its GPUs may draw together."""
+    drawn_watts: int
+    """What those may draw that hold replicas."""
+
+
 class StateAnswer(Value, frozen=True, kw_only=True):
     position: int
     """Sequence of the last event folded."""
@@ -137,6 +145,8 @@ class StateAnswer(Value, frozen=True, kw_only=True):
     """Why no model is wanted; None: the system serves."""
     paused: str = ""
     """Why what runs on silent machines is not placed anew; empty: it is."""
+    racks: tuple[RackPower, ...] = ()
+    """Those that are limited."""
 
 
 Level = Literal["org", "team", "project", "key", "price"]

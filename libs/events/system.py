@@ -37,10 +37,10 @@ class RackCapped(SystemEvent, frozen=True, kw_only=True, tag="system.rack_capped
 @registered
 class PlacingPaused(SystemEvent, frozen=True, kw_only=True, tag="system.placing_paused.v1"):
     """So many machines fell silent within so short a time that their agents, the bus or the network are likelier to be
-    at fault than the machines: what runs on them is not placed anew while this lasts, and goes on serving."""
+    at fault than the machines: what runs on them is not placed anew as soon as usual, and goes on serving."""
 
     silent: int
-    """Of which nothing was heard for ``quiet_ms``, or that were lost within ``within_ms``."""
+    """That were silent for ``quiet_ms``, or lost, within ``within_ms``."""
     of: int
     """All machines but those that have been lost for longer."""
     least: int
@@ -49,12 +49,12 @@ class PlacingPaused(SystemEvent, frozen=True, kw_only=True, tag="system.placing_
     quiet_ms: int
     within_ms: int
     lasts_ms: int
-    """After so long those that are still silent are taken for lost."""
+    """While this lasts, one that is silent for so long is lost."""
 
 
 @registered
 class PlacingResumed(SystemEvent, frozen=True, kw_only=True, tag="system.placing_resumed.v1"):
-    """What ran on machines that are still lost is placed anew."""
+    """So few were silent lately that each is taken for lost as soon as usual."""
 
     silent: int
     of: int

@@ -163,7 +163,13 @@ class NodeView(Value, frozen=True, kw_only=True):
     changed_settings: dict[str, str] = {}
     """Of its agent, by an operator; each value as JSON."""
     problems: tuple[str, ...] = ()
-    """What of it is worse than it should be, or keeps a GPU out of placement, as sentences."""
+    """What of it is worse than it should be, or keeps a GPU out of placement (``GPU 3: …``), as sentences."""
+    reason: str = ""
+    """Why it is in its state, and while it is drained what is left there and why."""
+    gpus_free: tuple[int, ...] = ()
+    """Indexes of those that new work may go to."""
+    gpu_watts: int = 0
+    """What its GPUs that hold replicas may draw."""
 
 
 class ReplicaView(Value, frozen=True, kw_only=True):

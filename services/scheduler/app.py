@@ -46,7 +46,7 @@ class Scheduler:
         self._bus = bus
         days = settings.retire_lost_after_days
         self._reconciler = Reconciler(settings.starts_at_once, timedelta(days=days) if days else None)
-        self._listener = Listener(bus, settings.instance)
+        self._listener = Listener(bus, settings.instance, leads=lambda: self.authority.leading)
         self.authority: Authority[State] = Authority(
             bus,
             "scheduler",

@@ -26,10 +26,11 @@ from libs.events.questions import (
 from .adapters.listener import Listener
 from .core.decide import model_named
 from .core.fitting import problems_of_headers
+from .core.node_views import node_view, racks
 from .core.silence import why_paused
 from .core.state import Model, State
 from .core.story import explain
-from .core.views import model_view, node_view, with_progress
+from .core.views import model_view, with_progress
 
 
 class Questions:
@@ -86,6 +87,7 @@ class Questions:
             instance=self._authority.instance,
             stopped=state.facts.stopped,
             paused=why_paused(state),
+            racks=racks(state),
         )
 
 

@@ -14,8 +14,9 @@ from libs.events.views import Desired, ModelView, NodeView, Route, ShardWanted
 from libs.runtime.secrets import BadSecret, engine_key, seal
 
 from .core.errands import open_errands
+from .core.node_views import node_view
 from .core.state import Machine, State
-from .core.views import model_view, node_view, route, wanted_on
+from .core.views import model_view, route, wanted_on
 
 log = logging.getLogger("llmgw.scheduler")
 

@@ -13,9 +13,10 @@ from libs.events.views import ModelView, NodeView
 from .app import SUBJECTS
 from .core.decide import model_named
 from .core.evolve import evolve
+from .core.node_views import node_state, node_view
 from .core.state import State
 from .core.story import explain
-from .core.views import model_view, node_state, node_view
+from .core.views import model_view
 from .whatif import WhatIf, what_if
 
 
@@ -40,8 +41,8 @@ class Fold:
         """The state in a few sentences."""
         lines = []
         for machine_id, machine in sorted(self._state.facts.machines.items()):
-            shards = len(self._state.held.get(machine_id, ()))
-            lines.append(f"node {machine_id} is {node_state(machine)}, {shards} shard{'s' * (shards != 1)} on it")
+            shards, word = len(self._state.held.get(machine_id, ())), node_state(self._state, machine)
+            lines.append(f"node {machine_id} is {word}, {shards} shard{'s' * (shards != 1)} on it")
         for view in self.models():
             lines.append(f"model {view.model} is {view.state}, {view.ready} of {view.wanted} wanted are ready")
         return tuple(lines)

@@ -49,6 +49,32 @@ def test_what_only_reads_prints_text_and_json(cluster: Cluster, command: tuple[s
     assert cluster.json(*command) is not None
 
 
+def test_a_node_is_drained_until_it_is_empty_or_it_is_said_what_is_in_the_way(cluster: Cluster) -> None:
+    try:
+        assert "sim-1 is empty" in cluster.text("node", "drain", "sim-1", "--wait")
+        shown = cluster.text("node", "list")
+        assert " drained " in shown
+        refused = cluster.refused("node", "drain", "sim-2", "--reason", "disk", "--wait", "--timeout", "3s")
+        assert "sim-2 is draining: disk; 2 shards have nowhere to go: `llmgw explain` of sim-chat says why" in refused
+        assert "2 shards have nowhere to go" in cluster.text("status")
+        assert cluster.text("status").count("2 of 2 replicas ready") == 1
+    finally:
+        cluster.text("node", "uncordon", "sim-2")
+        cluster.text("node", "uncordon", "sim-1")
+        cluster.text("model", "scale", "sim-chat", "1")
+        cluster.text("model", "scale", "sim-chat", "2")
+        cluster.until_served()
+
+
+def test_a_rack_that_may_draw_too_much_says_so(cluster: Cluster) -> None:
+    try:
+        said = cluster.text("system", "cap-rack", "a", "0")
+        assert "rack a: what runs there may draw 700 W, 0 W are allowed: nothing is stopped" in said
+        assert "0 W are allowed" in cluster.text("status")
+    finally:
+        cluster.text("system", "cap-rack", "a")
+
+
 @pytest.mark.parametrize(
     ("command", "reason"),
     [

@@ -45,14 +45,23 @@ def until(cluster: Cluster, sentence: str, after: int, deadline_s: float) -> int
         assert time.monotonic() < end, f"{sentence!r} did not happen within {deadline_s:g} s"
 
 
+def shown_until(cluster: Cluster, *parts: str, deadline_s: float = 30) -> None:
+    """Wait until `llmgw status` shows these instances, wherever they run."""
+    end = time.monotonic() + deadline_s
+    while any(part not in (shown := cluster.text("status")) for part in parts):
+        assert time.monotonic() < end, shown
+
+
 def test_a_standby_decides_while_the_leader_sleeps(cluster: Cluster, standby: subprocess.Popen[bytes]) -> None:
     position = cluster.json("events", "replay")["position"]
+    shown_until(cluster, "scheduler scheduler-1: leads", "scheduler scheduler-2: stands by", "gateway gateway-")
     leader = cluster.pids()["scheduler"]
     os.kill(leader, signal.SIGSTOP)
     try:
         taken = until(cluster, "scheduler-2 leads scheduler now", position, TAKEN_OVER_S)
         cluster.text("model", "scale", "sim-chat", "3")
         until(cluster, "of sim-chat placed on", taken, 5)
+        shown_until(cluster, "scheduler scheduler-2: leads", "scheduler scheduler-1: silent for ")
     finally:
         os.kill(leader, signal.SIGCONT)
 

@@ -205,6 +205,29 @@ async def test_a_killed_agent_takes_its_engines_over_again(cluster: Cluster) -> 
     assert running.failures == []
 
 
+@pytest.mark.slow
+async def test_all_agents_frozen_cost_no_request(cluster: Cluster) -> None:
+    before = await healthy(cluster)
+    sequence = last_sequence(cluster)
+    agents = [pid for part, pid in cluster.pids().items() if part.startswith("nodeagent")]
+    async with traffic(cluster) as running:
+        for pid in agents:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            await eventually(lambda: len([t for t in tags_since(cluster, sequence) if t == "node.lost.v1"]) == 2, 60)
+            count = len(running.answers)
+            await eventually(lambda: len(running.answers) > count + 40, 60)
+        finally:
+            for pid in agents:
+                os.kill(pid, signal.SIGCONT)
+        await eventually(lambda: tags_since(cluster, sequence).count("node.returned.v1") == 2, 60)
+        count = len(running.answers)
+        await eventually(lambda: len(running.answers) > count + 40, 60)
+    assert running.failures == []
+    assert engines(cluster) == before
+    assert "replica.placed.v1" not in tags_since(cluster, sequence)
+
+
 async def test_a_whole_node_killed_is_replaced(cluster: Cluster) -> None:
     await healthy(cluster)
     ready_shards = shards(cluster)

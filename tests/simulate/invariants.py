@@ -118,9 +118,10 @@ def silent_together_are_waited_for(world: World) -> None:
     if not isinstance(event, ReplicaLost):
         return
     use = world.uses.get(event.replica_id, ReplicaUse())
-    if use.unanswered >= 3:
+    assert use.unanswered or use.answered_ms is None, f"{event.replica_id} is lost, and its engine answers"
+    there = [r for r in world.state.facts.replicas.values() if event.machine_id in r.machines]
+    if any(world.uses.get(r.replica_id, use).unanswered >= 3 for r in there):
         return
-    assert use.answered_ms is None, f"{event.replica_id} is lost, and its engine answers"
     facts = world.state.facts.machines
     gone = {m for m, one in facts.items() if one.lost_at is not None and world.now - one.lost_at > timedelta(minutes=1)}
     silent = [
@@ -130,6 +131,9 @@ def silent_together_are_waited_for(world: World) -> None:
     ]
     here = sum(for_s <= 20 for for_s in silent)
     fell = sum(5 <= for_s <= 20 for for_s in silent)
+    lost = world.machines[event.machine_id]
+    if world.now - max(lost.last_heard, world.listening_since) > timedelta(seconds=20):
+        return
     assert fell < 3 or fell < 0.2 * here, f"{event.replica_id} is lost with {fell} of {here} that fell silent together"
 
 

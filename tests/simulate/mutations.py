@@ -22,6 +22,7 @@ from services.scheduler.core import (
     nodes,
     placement,
     room,
+    silence,
     starts,
     views,
     way,
@@ -176,7 +177,7 @@ def _sick_cards_given() -> list[Patch]:
 
 
 def _lost_in_a_blink() -> list[Patch]:
-    return [(nodes, "LOST_AFTER_MS", -1)]
+    return [(silence, "LOST_AFTER_MS", -1)]
 
 
 def _grows_without_end() -> list[Patch]:

@@ -152,7 +152,7 @@ class Story:
         world = self.world
         for step in range(STEPS):
             self.random = random.Random(f"{self.seed}:{step}")
-            pause = self.random.choice([0.5, 1.0, 2.0, 2.0, 5.0] if self.kind == "mixed" else [2.0, 5.0])
+            pause = self.random.choice([0.5, 1.0, 2.0, 2.0, 4.5] if self.kind == "mixed" else [2.0, 4.5])
             before = len(world.log), len(world.state.facts.replicas)
             if step not in self.skip and self.random.random() < 0.6:
                 self.act()
@@ -417,6 +417,8 @@ def _clock(story: Story) -> str | None:
     story.world.listening_since += timedelta(seconds=seconds)
     for machine in story.world.machines.values():
         machine.last_heard += timedelta(seconds=seconds)
+        if machine.gap is not None:
+            machine.gap = machine.gap[0] + timedelta(seconds=seconds), machine.gap[1] + timedelta(seconds=seconds)
     return f"the clock steps {seconds} s"
 
 

@@ -42,6 +42,11 @@ def observed(last: Liveness, *, now: float, healthy: bool, readings: Readings | 
     return Liveness(moved_at=moved_at, answered_at=answered_at, progress=progress, cpu_s=cpu_s)
 
 
+def without(last: Liveness, seconds: float) -> Liveness:
+    """``last`` if these seconds had not been: the agent itself stood still, and saw nothing of its engine."""
+    return msgspec.structs.replace(last, moved_at=last.moved_at + seconds, answered_at=last.answered_at + seconds)
+
+
 def hung(state: Liveness, now: float, stuck_after_s: float) -> str | None:
     """A sentence when the engine must be given up, else None."""
     if now - state.moved_at > stuck_after_s:

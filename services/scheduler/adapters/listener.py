@@ -11,7 +11,7 @@ from libs.bus import Bus
 from libs.events.leadership import SchedulerPulse
 from libs.events.machine import MachineSample, ShardSample
 
-from ..core.hearing import Heard, Hearing
+from ..core.hearing import QUIET_AFTER_MS, Heard, Hearing
 from ..core.traffic import Traffic
 from .gateways import Gateways
 
@@ -26,10 +26,14 @@ SNAPSHOT_S = 0.25
 class _Voice:
     """What one machine said last."""
 
-    __slots__ = ("disk_free_mb", "fetching", "foreign_holders", "foreign_mb", "heard", "moved", "shards", "starting")
+    __slots__ = (
+        *("disk_free_mb", "fetching", "foreign_holders", "foreign_mb", "gap", "heard", "moved", "shards", "starting"),
+    )
 
     def __init__(self) -> None:
         self.heard = 0.0
+        self.gap: tuple[float, float] | None = None
+        """Its last long silence: from when to when."""
         self.shards: frozenset[str] = frozenset()
         self.fetching: dict[str, tuple[str, float]] = {}
         """Weights to what was said of them and when that last changed."""
@@ -41,6 +45,8 @@ class _Voice:
         self.starting: dict[str, str] = {}
 
     def says(self, sample: MachineSample, now: float) -> None:
+        if self.heard and _ms(now - self.heard) >= QUIET_AFTER_MS:
+            self.gap = self.heard, now
         self.heard = now
         self.shards = frozenset(shard.shard_id for shard in sample.shards)
         self.starting = {shard.shard_id: _start(shard) for shard in sample.shards if shard.phase in _STARTS}
@@ -91,9 +97,17 @@ class Listener:
     reconnect, a pause of the process, or an election every machine has the whole deadline again.
     """
 
-    def __init__(self, bus: Bus, instance: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        instance: str,
+        monotonic: Callable[[], float] = time.monotonic,
+        leads: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``leads``: whether this instance does, which its voice says."""
         self._bus = bus
         self._instance = instance
+        self._leads = leads
         self._monotonic = monotonic
         self._voices: dict[str, _Voice] = {}
         self._known_since: dict[str, float] = {}
@@ -119,7 +133,7 @@ class Listener:
 
     async def _speak(self) -> None:
         while True:
-            await self._bus.tell(SchedulerPulse(at=datetime.now(UTC), instance=self._instance))
+            await self._bus.tell(SchedulerPulse(at=datetime.now(UTC), instance=self._instance, leads=self._leads()))
             self.gateways.sample()
             await asyncio.sleep(PULSE_EVERY_S)
 
@@ -169,6 +183,7 @@ class Listener:
             return Heard(silent_ms=_ms(now - since), sampled=False)
         return Heard(
             silent_ms=_ms(now - max(voice.heard, since)),
+            gap_ms=self._gap_ms(voice, now),
             sampled=voice.heard >= self._listening_since,
             shards=voice.shards,
             fetching_ms=_Ago(voice.fetching, now),
@@ -178,6 +193,13 @@ class Listener:
             foreign_holders=voice.foreign_holders,
             starting=voice.starting,
         )
+
+    def _gap_ms(self, voice: _Voice, now: float) -> int | None:
+        """What we could not hear of is no silence."""
+        if voice.gap is None:
+            return None
+        began, ended = max(voice.gap[0], self._listening_since), voice.gap[1]
+        return _ms(now - ended) if _ms(ended - began) >= QUIET_AFTER_MS else None
 
 
 def _start(shard: ShardSample) -> str:

@@ -16,7 +16,7 @@ from libs.fit.memory import GIB
 
 from .devices import Chosen, Lacking, choose, compute_capability
 from .fitting import as_sum, usable_bytes
-from .hearing import Heard
+from .hearing import LOST_AFTER_MS, Heard
 from .room import Free
 from .state import Machine
 
@@ -62,6 +62,13 @@ def node(q: Query) -> str | None:
     if machine.mode != "open":
         return f"is {machine.mode}" + (f": {machine.reason}" if machine.reason else "")
     return None
+
+
+def silent(q: Query) -> str | None:
+    """It is not lost yet, as many are silent or its agent begins anew; nothing new would be taken up there either."""
+    if q.heard is None or q.heard.silent_ms < LOST_AFTER_MS:
+        return None
+    return f"has not been heard for {q.heard.silent_ms // 1000} s"
 
 
 def orphans(q: Query) -> str | None:
@@ -223,6 +230,7 @@ def usable_gpus(profile: Profile, free: Free, heard: Heard | None, each_gpu: Nee
 
 CHECKS: dict[str, Callable[[Query], str | None]] = {
     "node": node,  # first: a machine that is not there is asked no more
+    "silent": silent,
     "orphans": orphans,
     "engine": engine,
     "weights": weights,
@@ -243,7 +251,7 @@ CHECKS: dict[str, Callable[[Query], str | None]] = {
 LASTING = frozenset({"engine", "labels", "region", "gpu_class", "compute_capability", "gpu_memory"})
 """Checks of what a machine is: what it turns away for them it will not take tomorrow either."""
 
-CHANGING = frozenset({"gpus", "nvlink", "disk"})
+CHANGING = frozenset({"silent", "gpus", "nvlink", "disk"})
 """Checks whose outcome may change without an event: they look at telemetry too."""
 
 
@@ -254,7 +262,7 @@ def rejections(query: Query) -> dict[str, str]:
         said = check(query)
         if said is not None:
             found[name] = said
-            if check is node:
+            if check in (node, silent):
                 break
     return found
 

@@ -48,6 +48,7 @@ from libs.events.system import RackCapped, SystemStarted, SystemStopped
 from . import errands
 from .catalog import fingerprint, problems, scaling_problems
 from .nodes import still_running
+from .room import Room
 from .state import Machine, Model, State
 
 ASKED_AGAIN = timedelta(minutes=1)
@@ -188,7 +189,8 @@ def _cap_rack(state: State, command: CapRack, now: datetime) -> Event | None:
         raise Refused.one("watts", f"{command.watts} W: state 0 or more, or nothing for no limit")
     if state.facts.rack_watts.get(command.rack) == command.watts:
         return None
-    return RackCapped(at=now, rack=command.rack, watts=command.watts)
+    drawn = Room(state).rack_watts(command.rack)
+    return RackCapped(at=now, rack=command.rack, watts=command.watts, drawn_watts=drawn)
 
 
 def _cordon(state: State, command: CordonNode, now: datetime) -> Event | None:
@@ -200,9 +202,9 @@ def _cordon(state: State, command: CordonNode, now: datetime) -> Event | None:
 
 def _drain(state: State, command: DrainNode, now: datetime) -> Event | None:
     machine = _machine_named(state, command.machine_id)
-    if machine.mode == "drained" and machine.reason == command.reason:
+    if machine.mode == "drained" and machine.reason == command.reason and machine.force == command.force:
         return None
-    return NodeDrained(at=now, machine_id=command.machine_id, reason=command.reason)
+    return NodeDrained(at=now, machine_id=command.machine_id, reason=command.reason, force=command.force)
 
 
 def _uncordon(state: State, command: UncordonNode, now: datetime) -> Event | None:

@@ -8,6 +8,8 @@ import msgspec
 
 LOST_AFTER_MS = 8_000
 """Four samples of two seconds: one or two late ones happen on a busy machine."""
+QUIET_AFTER_MS = 5_000
+"""A silence of so long is one, though it may end before the machine is lost: two samples are missing, at the least."""
 RESTARTS_WITHIN_MS = 60_000
 """The same for a machine whose agent was asked to begin anew: an agent on eight cards looks at all of them first."""
 
@@ -17,6 +19,8 @@ class Heard(msgspec.Struct, frozen=True):
 
     silent_ms: int
     """Since its last sample, or since the leader began to listen if there was none."""
+    gap_ms: int | None = None
+    """How long ago the last silence of ``QUIET_AFTER_MS`` or more ended; None: there was none."""
     sampled: bool = True
     """It was heard since the leader began to listen."""
     shards: frozenset[str] = frozenset()

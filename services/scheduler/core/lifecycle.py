@@ -17,7 +17,7 @@ from libs.events.sources import kept_as
 from .hearing import Hearing
 from .nodes import ABSENT_AFTER, Decision
 from .state import Model, Replica, Shard, State
-from .traffic import ANSWERS_WITHIN_MS, UNANSWERED_LEAST, Traffic
+from .traffic import ANSWERS_WITHIN_MS, Traffic
 
 BACK_OFF = timedelta(seconds=10)
 BACK_OFF_MOST = timedelta(minutes=5)
@@ -75,16 +75,10 @@ def _lost(state: State, replica: Replica, traffic: Traffic | None, now: datetime
     """It is to be placed anew: its machine is lost, and nobody says that its engine answers all the same."""
     for machine_id in replica.machines:
         machine = state.facts.machines.get(machine_id)
-        if machine is not None and machine.lost and not _spared(state, replica, traffic):
+        if machine is not None and machine.lost and not answers(replica, traffic):
             lost = ReplicaLost(at=now, replica_id=replica.replica_id, model=replica.model, machine_id=machine_id)
             return f"EVENTS:{machine.position}", lost
     return None
-
-
-def _spared(state: State, replica: Replica, traffic: Traffic | None) -> bool:
-    if traffic is not None and traffic.of(replica.replica_id).unanswered >= UNANSWERED_LEAST:
-        return False
-    return state.facts.paused is not None or (replica.phase == "ready" and answers(replica, traffic))
 
 
 def answers(replica: Replica, traffic: Traffic | None) -> bool:

@@ -9,14 +9,15 @@ import msgspec
 from libs.events import Event
 from libs.events.explanation import Explanation
 from libs.events.model import ModelParked, ModelSpec, ModelUnplaced
-from libs.events.replica import ReplicaDraining, ReplicaPlaced, ReplicaRecovered, ReplicaStopped, ShardPlacement
+from libs.events.replica import ReplicaDraining, ReplicaPlaced, ShardPlacement
 from libs.fit.health import must_leave
 
+from .absence import give_up, returning
 from .checks import CHANGING
 from .demand import Group, autoscale, forgotten, judge, on_trial, wanted, watched, why_none
-from .lifecycle import PARK_AFTER, answers, failing, next_step, overdue
+from .lifecycle import PARK_AFTER, failing, next_step
 from .naming import leader_port, replica_name
-from .nodes import ABSENT_AFTER, Decision
+from .nodes import Decision
 from .placement import Placing, Search
 from .round import Round
 from .state import Model, Replica
@@ -28,10 +29,6 @@ LOOK_AGAIN_FOR_USE = timedelta(seconds=1)
 """One of which what gateways do may change what is wanted."""
 LOOK_AGAIN_FOR_ROOM = timedelta(seconds=10)
 """One that lacks room of a kind only telemetry knows about (disk, memory of other programs)."""
-
-
-GIVEN_UP_AFTER = timedelta(seconds=30)
-"""Of what is left of a replica over several machines, where its successor needs the room."""
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -89,7 +86,7 @@ class Look:
         if change is not None:
             self.decisions.append(change)
             return
-        self._returning()
+        returning(self)
         if self.decisions:
             return
         trial = self.model.trial
@@ -164,65 +161,6 @@ class Look:
                         return f"GPU {gpu.index} of {machine_id} is out of use: {why}"
         return None
 
-    # replicas whose machines were lost
-
-    def _returning(self) -> None:
-        serving = sum(r.phase == "ready" and self.outdated(r) is None for r in self.replicas)
-        for replica in self.replicas:
-            if replica.phase != "lost":
-                continue
-            where = ", ".join(replica.machines)
-            if replica.gone:
-                reason = f"nothing of it was left when {where} came back"
-                self.say(
-                    ReplicaStopped(at=self.now, replica_id=replica.replica_id, model=self.model.name, reason=reason)
-                )
-            elif self.state.silent(replica) and len(replica.shards) == 1:
-                continue  # it may be back, and until then it may serve
-            elif (over := self._over(replica, serving, where)) is not None:
-                self.drain(replica, over)
-            elif self.state.silent(replica):
-                continue
-            elif self._is_back(replica):
-                url = next(iter(replica.shards.values())).url
-                self.say(ReplicaRecovered(at=self.now, replica_id=replica.replica_id, model=self.model.name, url=url))
-                serving += 1
-            elif (late := self._not_back(replica, where)) is not None:
-                self.drain(replica, late)
-
-    def _over(self, replica: Replica, serving: int, where: str) -> str | None:
-        """Why a lost replica is wanted no more, wherever its machines are."""
-        if not self.wanted:
-            return why_none(self.state, self.model)
-        if (outdated := self.outdated(replica)) is not None:
-            return outdated
-        if serving >= self.wanted:
-            return f"others serve in its place since {where} was lost"
-        if any(shard.ended for shard in replica.shards.values()):
-            return f"it was not whole when {where} came back"
-        return None
-
-    def _is_back(self, replica: Replica) -> bool:
-        return self.hearing is not None and replica.whole and not self._absent(replica)
-
-    def _not_back(self, replica: Replica, where: str) -> str | None:
-        machines = self.state.facts.machines
-        back_since = max((machines[m].here_since for m in replica.machines if m in machines), default=self.now)
-        if self._absent(replica) and self.now - back_since >= ABSENT_AFTER:
-            return f"{where} came back without it"
-        waiting = [s for s in replica.shards.values() if s.phase != "ready"]
-        return overdue(replica, waiting, self.hearing, self.now)
-
-    def _absent(self, replica: Replica) -> bool:
-        """Whether a machine, which speaks, shows no process of its shard."""
-        if self.hearing is None:
-            return False
-        for shard_id, shard in replica.shards.items():
-            heard = self.hearing.get(shard.placement.machine_id)
-            if heard is not None and heard.present and shard_id not in heard.shards:
-                return True
-        return False
-
     # how many, and where
 
     def _converge(self, part: _Part) -> None:
@@ -280,7 +218,7 @@ class Look:
         for group in part.groups or (Group(None, 0),):
             here = [r for r in current if group.profile is None or r.profile.name == group.profile]
             surplus = len(here) - group.count
-            for replica in sorted(here, key=lambda r: (self._serves(r), -r.placed))[: max(0, surplus)]:
+            for replica in sorted(here, key=lambda r: (self.serves(r), -r.placed))[: max(0, surplus)]:
                 self.drain(replica, self._why_fewer(part))
                 current.remove(replica)
             if surplus < 0:
@@ -296,7 +234,7 @@ class Look:
         for replica, why in outdated:
             if replica.phase != "ready":
                 self.drain(replica, why if part.wanted else self._why_fewer(part))
-        spare = sum(map(self._serves, current)) + len(serving) - part.wanted
+        spare = sum(map(self.serves, current)) + len(serving) - part.wanted
         spare = max(0, min(spare, len(serving)))
         whole = len(current) + len(serving) >= part.wanted and all(r.phase == "ready" for r in current)
         if not spare and self._in_place(serving) and whole and not self._leaving():
@@ -305,7 +243,7 @@ class Look:
             self.drain(replica, why if part.wanted else self._why_fewer(part))
         return serving[spare:]
 
-    def _serves(self, replica: Replica) -> bool:
+    def serves(self, replica: Replica) -> bool:
         """It is ready, and so says its machine."""
         return replica.phase == "ready" and not self.state.silent(replica)
 
@@ -326,6 +264,8 @@ class Look:
         first, self.short = not self.short, True
         if CHANGING & placing.explanation.rejected.keys():
             self.look_again(LOOK_AGAIN_FOR_ROOM)
+        if "silent" in placing.explanation.rejected:
+            self.look_for_use()
         coming = returning_room(self, search)
         if coming is not None:
             self._reserve(coming)
@@ -335,7 +275,7 @@ class Look:
         if failing(self.state, self.model, self.now):
             self.look_for_use()  # what runs may have worked for long enough then
         elif not starting:
-            if self._make_way(search, outdated) or self._give_up(search):
+            if self._make_way(search, outdated) or give_up(self, search):
                 return
             taken = evict(self, search) or preempt(self, search)
             if taken:
@@ -344,6 +284,8 @@ class Look:
         if outdated and all(r.placed < self.model.restarted for r, _ in outdated):
             hint = "what runs goes on serving: a restart in place stops each first"
             explanation = msgspec.structs.replace(explanation, summary=f"{explanation.summary}; {hint}")
+        if not starting:
+            self._force(outdated)
         if first:
             # One sentence for a model, or those for its profiles would take turns.
             self._unplaced(explanation)
@@ -372,22 +314,12 @@ class Look:
                 return True
         return False
 
-    def _give_up(self, search: Search) -> bool:
-        """Stop what is left of a replica over several machines, one of them lost, if its successor then fits.
-
-        It may be whole and only not heard. So whoever answers goes on, and an engine that waits for a dead rank is
-        given time for its own agent to find out.
-        """
-        for replica in self.replicas:
-            if replica.phase != "lost" or len(replica.shards) == 1 or not self.state.silent(replica):
-                continue
-            if not search.supposing(replica.shards, replica.machines):
-                continue
-            self.look_for_use()
-            if self.now - replica.since >= GIVEN_UP_AFTER and not answers(replica, self.round.traffic):
-                self.drain(replica, f"{replica.reason} for {GIVEN_UP_AFTER.seconds} s; its successor needs its room")
-            return True
-        return False
+    def _force(self, outdated: Outdated) -> None:
+        """Stop what is on a machine that is drained of what has nowhere to go as well."""
+        machines = self.state.facts.machines
+        for replica, why in outdated:
+            if any(m in machines and machines[m].mode == "drained" and machines[m].force for m in replica.machines):
+                self.drain(replica, f"{why}; it has nowhere to go")
 
     def _place(self, part: _Part, placing: Placing, running: int, outdated: Outdated) -> None:
         assert placing.profile is not None

@@ -92,8 +92,16 @@ def _autoscaled(model: Model, event: ModelAutoscaled) -> None:
     model.scaled, model.scaled_at = event.replicas, event.at
 
 
-def _unplaced(model: Model, event: ModelUnplaced) -> None:
-    model.unplaced = event.explanation
+def _unplaced(state: State, event: ModelUnplaced, position: int) -> None:
+    model = state.facts.models.get(event.model)
+    if model is None:
+        return
+    model.unplaced, model.touched = event.explanation, position
+    for replica in state.of_model[model.name].values():
+        for machine_id in replica.machines:
+            machine = state.facts.machines.get(machine_id)
+            if machine is not None and machine.mode != "open":
+                state.stirred[machine_id] = position  # it says what has nowhere to go
 
 
 def _parked(model: Model, event: ModelParked) -> None:
@@ -153,7 +161,7 @@ FOLDS: dict[type[Event], Callable[[State, Any, int], None]] = {
     ModelScaled: _model(_scaled),
     ModelAutoscaled: _model(_autoscaled),
     ModelRemoved: _removed,
-    ModelUnplaced: _model(_unplaced),
+    ModelUnplaced: _unplaced,
     ModelParked: _model(_parked),
     ModelUnparked: _model(_unparked),
     ModelStopped: _model(_stopped),

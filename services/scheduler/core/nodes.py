@@ -9,11 +9,11 @@ from libs.events import Event
 from libs.events.node import NodeJoined, NodeLost, NodeRetired, NodeReturned
 from libs.events.replica import ReplicaStopped
 
-from .errands import begins_anew
-from .hearing import LOST_AFTER_MS, RESTARTS_WITHIN_MS, Heard, Hearing
+from .hearing import Heard, Hearing
 from .replicas import of_retired
-from .silence import pause_decision
+from .silence import deadline_ms, pause_decision
 from .state import Machine, State
+from .traffic import Traffic
 
 Decision = tuple[str, Event]
 """The cause, and what happens."""
@@ -27,7 +27,11 @@ def milliseconds(span: timedelta) -> int:
 
 
 def node_decisions(
-    state: State, hearing: Hearing | None, now: datetime, retire_after: timedelta | None = None
+    state: State,
+    hearing: Hearing | None,
+    traffic: Traffic | None,
+    now: datetime,
+    retire_after: timedelta | None = None,
 ) -> list[Decision]:
     """``retire_after``: how long a lost machine is known; None: for ever."""
     found: list[Decision] = []
@@ -38,7 +42,7 @@ def node_decisions(
         if not machine.joined:
             found.append((f"EVENTS:{machine.position}", NodeJoined(at=now, machine_id=machine_id)))
         elif hearing is not None and (heard := hearing.get(machine_id)) is not None:
-            found.extend(_heard(state, machine_id, machine, heard, now))
+            found.extend(_heard(state, machine_id, machine, heard, traffic, now))
             found.extend(_retired(state, machine_id, machine, heard, now, retire_after))
     return found
 
@@ -74,12 +78,13 @@ def _served_elsewhere(state: State, model: str) -> bool:
     return state.facts.models[model].removed or any(r.phase == "ready" for r in state.replicas_of(model))
 
 
-def _heard(state: State, machine_id: str, machine: Machine, heard: Heard, now: datetime) -> Iterator[Decision]:
-    deadline_ms = RESTARTS_WITHIN_MS if begins_anew(machine) else LOST_AFTER_MS
-    if machine.lost_at is None and heard.silent_ms >= deadline_ms:
+def _heard(
+    state: State, machine_id: str, machine: Machine, heard: Heard, traffic: Traffic | None, now: datetime
+) -> Iterator[Decision]:
+    if machine.lost_at is None and heard.silent_ms >= (deadline := deadline_ms(state, machine, traffic)):
         yield (
             f"node.{machine_id}:silence:{machine.position}",
-            NodeLost(at=now, machine_id=machine_id, silent_ms=heard.silent_ms, deadline_ms=deadline_ms),
+            NodeLost(at=now, machine_id=machine_id, silent_ms=heard.silent_ms, deadline_ms=deadline),
         )
     elif machine.lost_at is not None and heard.present:
         yield (

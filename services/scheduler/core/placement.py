@@ -152,6 +152,7 @@ class Search:
         while True:
             turned: dict[str, Mapping[str, str]] = {}
             fits = self._allowed(table.fits, turned, self._room)
+            turned.update(self._power_too(profile, table.turned))
             one = _Asked(profile, fits, table.turned, table.counts)
             if turned:
                 one = _Asked(profile, fits, {**table.turned, **turned})
@@ -187,15 +188,26 @@ class Search:
             return fits
         within: dict[str, Fit] = {}
         for machine_id, fit in fits.items():
-            machine = self._state.facts.machines[machine_id]
-            rack = rack_of(machine)
-            needs = sum(watts_of(gpu) for gpu in machine.facts.gpus if gpu.uuid in fit.devices)
+            rack, needs = rack_of(self._state.facts.machines[machine_id]), self._watts(machine_id, fit)
             if rack not in caps or not needs or (drawn := room.rack_watts(rack)) + needs <= caps[rack]:
                 within[machine_id] = fit
             else:
-                left = max(0, caps[rack] - drawn)
-                turned[machine_id] = {"power": f"needs {needs} W, {left} W left of the {caps[rack]} W of rack {rack}"}
+                turned[machine_id] = {"power": words.power(needs, drawn, caps[rack], rack)}
         return within
+
+    def _power_too(self, profile: Profile, turned: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
+        """Of machines without GPUs enough to give those whose rack has no power left for them either."""
+        found: dict[str, Mapping[str, str]] = {}
+        caps = self._state.facts.rack_watts
+        for machine_id, reasons in turned.items() if caps and profile.gpu_class is not None else ():
+            machine = self._state.facts.machines[machine_id]
+            if "gpus" not in reasons or (rack := rack_of(machine)) not in caps:
+                continue
+            watts = sorted(watts_of(gpu) for gpu in machine.facts.gpus if gpu.gpu_class == profile.gpu_class)
+            needs, drawn = sum(watts[: profile.gpus_per_node]), self._room.rack_watts(rack)
+            if drawn + needs > caps[rack]:
+                found[machine_id] = {**reasons, "power": words.power(needs, drawn, caps[rack], rack)}
+        return found
 
     # one machine
 
@@ -271,13 +283,34 @@ class Search:
     # several machines
 
     def _gang(self, one: _Asked) -> Gang | dict[str, dict[str, str]]:
-        ranked = self._ranked(one.fits, len(one.fits))
-        return best_gang(
-            self._state.fabrics(),
-            {r.machine_id: r.total for r in ranked},
-            {m: self._state.facts.machines[m].facts.labels.get("leaf", "") for m in one.fits},
-            one.profile.nodes,
-        )
+        fits, without = dict(one.fits), dict[str, dict[str, str]]()
+        totals = {r.machine_id: r.total for r in self._ranked(fits, len(fits))}
+        leaves = {m: self._state.facts.machines[m].facts.labels.get("leaf", "") for m in fits}
+        while True:
+            found = best_gang(self._state.fabrics(), totals, leaves, one.profile.nodes)
+            if not isinstance(found, Gang):
+                return {**found, **without}
+            over = self._over_power(fits, sorted(found.machines, key=lambda m: totals[m]))
+            if over is None:
+                return found
+            del totals[over[0]]
+            without[over[0]] = {"power": over[1]}
+
+    def _over_power(self, fits: Mapping[str, Fit], machines: Sequence[str]) -> tuple[str, str] | None:
+        """The first of these machines in a rack that may not draw what all of them there would, and why; or None."""
+        caps = self._state.facts.rack_watts
+        needs: Counter[str] = Counter()
+        where = {m: rack_of(self._state.facts.machines[m]) for m in machines} if caps else {}
+        for machine_id, rack in where.items():
+            needs[rack] += self._watts(machine_id, fits[machine_id])
+        for machine_id, rack in where.items():
+            if rack in caps and (drawn := self._room.rack_watts(rack)) + needs[rack] > caps[rack]:
+                return machine_id, words.power(needs[rack], drawn, caps[rack], rack)
+        return None
+
+    def _watts(self, machine_id: str, fit: Fit) -> int:
+        gpus = self._state.facts.machines[machine_id].facts.gpus
+        return sum(watts_of(gpu) for gpu in gpus if gpu.uuid in fit.devices)
 
     def _together(self, gang: Gang, one: _Asked, asked: Sequence[_Asked], wanted: Need) -> Placing:
         considered = len(self._state.facts.machines)

@@ -14,7 +14,7 @@ from libs.events.replica import ShardPlacement
 
 from .candidates import Tables
 from .demand import CLASSES
-from .hearing import Hearing
+from .hearing import LOST_AFTER_MS, Hearing
 from .look import Look
 from .measuring import Measuring
 from .nodes import Decision, node_decisions
@@ -67,6 +67,8 @@ class Reconciler:
         self._room: Room | None = None
         self._heard: tuple[Hearing | None, int, datetime] | None = None
         """What was heard, and the state of nodes, when there was last nothing to say of them."""
+        self._listened: Hearing | None = None
+        self._silent: set[str] = set()
 
     def react(
         self, state: State, hearing: Hearing | None, now: datetime, traffic: Traffic | None = None
@@ -75,12 +77,13 @@ class Reconciler:
 
         Nodes come first and alone: the rest is decided on what they are.
         """
-        decisions = self._nodes(state, hearing, now)
+        decisions = self._nodes(state, hearing, traffic, now)
         if decisions:
             return decisions
         if self._room is None or self._room.state is not state:
             self._room, self._tables = Room(state), Tables()
         self._room.begin()
+        self._listen(state, hearing)
         starts = Starts(state, now, self._starts_at_once)
         round_ = Round(state, self._room, starts, self._tables, hearing, traffic, now)
         for model in sorted(state.facts.models.values(), key=lambda model: CLASSES[model.spec.priority_class]):
@@ -105,10 +108,21 @@ class Reconciler:
             self._settled = {name: s for name, s in self._settled.items() if name in state.facts.models}
         return decisions or self._measuring.decisions(state, traffic, now)
 
-    def _nodes(self, state: State, hearing: Hearing | None, now: datetime) -> list[Decision]:
+    def _listen(self, state: State, hearing: Hearing | None) -> None:
+        """Whoever fell silent, or is heard again, is looked at again: no event says so."""
+        if hearing is self._listened:
+            return
+        self._listened = hearing
+        heard = hearing or {}
+        silent = {machine_id for machine_id, one in heard.items() if one.silent_ms >= LOST_AFTER_MS}
+        for machine_id in sorted(silent ^ self._silent):
+            state.stirred.stir(machine_id)
+        self._silent = silent
+
+    def _nodes(self, state: State, hearing: Hearing | None, traffic: Traffic | None, now: datetime) -> list[Decision]:
         known = self._heard
         if known is not None and known[0] is hearing and known[1] == state.nodes and now - known[2] < LISTEN_AGAIN:
             return []
-        decisions = node_decisions(state, hearing, now, self._retire_after)
+        decisions = node_decisions(state, hearing, traffic, now, self._retire_after)
         self._heard = None if decisions else (hearing, state.nodes, now)
         return decisions

@@ -11,7 +11,6 @@ from libs.events.views import (
     Endpoint,
     LoraWanted,
     ModelView,
-    NodeView,
     ReplicaView,
     Route,
     ShardWanted,
@@ -20,11 +19,8 @@ from libs.events.views import (
 
 from .demand import on_trial, why_none
 from .demand import wanted as wanted_groups
-from .errands import open_errands
 from .hearing import Hearing
-from .room import Room
-from .silence import why_paused
-from .state import Machine, Model, Replica, Shard, State
+from .state import Model, Replica, Shard, State
 
 GENERATION = 1
 """A replica has one life, so it has one engine key."""
@@ -166,35 +162,6 @@ def _address(state: State, machine_id: str) -> str:
     return machine.facts.address if machine is not None else ""
 
 
-def node_view(state: State, machine: Machine) -> NodeView:
-    facts = machine.facts
-    free = Room(state).free(machine)
-    return NodeView(
-        machine_id=facts.machine_id,
-        state=node_state(machine),
-        address=facts.address,
-        cpu_count=facts.cpu_count,
-        memory_total_mb=facts.memory_total_mb,
-        gpus=tuple(gpu.gpu_class for gpu in facts.gpus),
-        labels=facts.labels,
-        cores_free=free.cores,
-        memory_free_mb=free.memory_mb,
-        shards=tuple(sorted({*state.held.get(facts.machine_id, ()), *machine.orphans})),
-        weights=facts.weights,
-        errands=open_errands(machine),
-        changed_settings=facts.changed_settings,
-        problems=(*facts.problems, *(problem for gpu in facts.gpus for problem in gpu.problems)),
-    )
-
-
-def node_state(machine: Machine) -> str:
-    if machine.lost:
-        return "lost"
-    if not machine.joined:
-        return "joining"
-    return "ready" if machine.mode == "open" else machine.mode
-
-
 def model_view(state: State, model: Model) -> ModelView:
     replicas = state.replicas_of(model.name)
     ready = sum(r.phase == "ready" for r in replicas)
@@ -221,7 +188,7 @@ def _model_state(state: State, model: Model, replicas: list[Replica], ready: int
         trial = model.trial
         if trial is not None:
             return "ready", f"the definition {trial.fingerprint} is on trial"
-        return "ready", why_paused(state) if any(map(state.silent, replicas)) else ""
+        return "ready", ""
     why = ""
     if model.parked is not None:
         why = f"parked: {model.parked}"

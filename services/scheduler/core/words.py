@@ -99,6 +99,11 @@ def chosen_together(machines: Sequence[str], profile: str, where: str, considere
     return f"{names} with the profile {profile}, together {where}; {fitting} of {considered} machines can take a part"
 
 
+def power(needs: int, drawn: int, cap: int, rack: str) -> str:
+    over = f" (what runs there may draw {drawn} W)" if drawn > cap else ""
+    return f"needs {needs} W, {max(0, cap - drawn)} W left of the {cap} W of rack {rack}{over}"
+
+
 def nowhere(considered: int, counted: Mapping[str, int], examples: Mapping[str, tuple[str, str]]) -> str:
     """``counted``: check to machines it turned away; ``examples``: to one of them, and why, the most helpful first."""
     worst = [check for check in examples if check in counted]

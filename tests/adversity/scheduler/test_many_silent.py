@@ -21,7 +21,7 @@ import pytest
 from libs.bus import Bus, Delivery
 from libs.events import Event
 from libs.events.commands import DefineModel
-from libs.events.node import NodeJoined, NodeLost, NodeReturned
+from libs.events.node import NodeJoined, NodeLost
 from libs.events.replica import ReplicaFailed, ReplicaLost, ReplicaPlaced, ReplicaReady
 from libs.events.subjects import plane
 from libs.events.system import PlacingPaused, PlacingResumed
@@ -110,7 +110,7 @@ async def site(
     machines = f"machines: [{{id: n, copies: {nodes}, cores: 8, memory_mb: 16384}}]"
     names = [f"m{i:03}" for i in range(models)]
     scheduler = SchedulerProcess(server, directory, "s-1", program, starts_at_once=16)
-    fleet = FleetProcess(server, directory / "fleet", machines)
+    fleet = FleetProcess(server, directory / "fleet", machines, 0.5 if program is HASTENED else 2.0)
     gateway = GatewayProcess(directory / "gateway", server.url)
     found = Site(fleet, gateway, names)
     try:
@@ -128,7 +128,7 @@ async def site(
         scheduler.stop()
 
 
-async def story(found: Site, nodes: int, models: int, frozen_s: float, record: Callable[[str, object], None]) -> None:
+async def story(found: Site, models: int, frozen_s: float, record: Callable[[str, object], None]) -> None:
     began = time.monotonic()
     await eventually(lambda: found.serving() == models, 900, what="all serve")
     record("seconds until all were ready", round(time.monotonic() - began))
@@ -136,18 +136,17 @@ async def story(found: Site, nodes: int, models: int, frozen_s: float, record: C
     assert found.count(ReplicaLost) == 0
     assert found.count(ReplicaPlaced) == models
     await asyncio.to_thread(found.gateway.start, 60)
-    lost, paused = found.count(NodeLost), found.count(PlacingPaused)
+    await eventually(lambda: found.count(PlacingResumed) == found.count(PlacingPaused), 600)
+    paused = found.count(PlacingPaused)
     async with found.asked():
         await eventually(lambda: len(found.statuses) > 20, 60)
         async with found.frozen(frozen_s):
             pass
-        await eventually(lambda: found.count(NodeLost) == found.count(NodeReturned) > lost, 120)
-        await eventually(lambda: found.count(PlacingResumed) == found.count(PlacingPaused) > paused, 120)
+        await eventually(lambda: found.count(PlacingResumed) == found.count(PlacingPaused) > paused, 600)
         asked = len(found.statuses)
         await eventually(lambda: len(found.statuses) > asked + 50, 60)
     record("requests", len(found.statuses))
     assert set(found.statuses) == {200}
-    assert found.count(NodeLost) - lost >= nodes * 0.9, "they were silent for long enough"
     assert found.count(ReplicaLost) == found.count(ReplicaFailed) == 0
     assert found.count(ReplicaPlaced) == models
     assert found.serving() == models
@@ -158,7 +157,7 @@ async def test_twenty_agents_frozen_at_once_take_nothing_away(
     nats_server: NatsServer, bus: Bus, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     async with site(nats_server, bus, tmp_path, 20, 30, HASTENED) as found:
-        await story(found, 20, 30, 5.0, record_property)
+        await story(found, 30, 5.0, record_property)
 
 
 @pytest.mark.slow
@@ -167,4 +166,4 @@ async def test_two_hundred_nodes_come_up_on_too_little_and_are_frozen_for_twenty
     nats_server: NatsServer, bus: Bus, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     async with site(nats_server, bus, tmp_path, 200, 300, COMMAND) as found:
-        await story(found, 200, 300, 20.0, record_property)
+        await story(found, 300, 20.0, record_property)

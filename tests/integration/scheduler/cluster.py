@@ -50,8 +50,13 @@ LENGTHS: dict[str, object] = {
     "services.scheduler.core.demand.LONG_MS": 1500,
     "services.scheduler.core.demand.HEARD_ALL_MS": 1000,
     "services.scheduler.core.hearing.LOST_AFTER_MS": 2300,
-    "services.scheduler.core.nodes.LOST_AFTER_MS": 2300,
+    "services.scheduler.core.checks.LOST_AFTER_MS": 2300,
+    "services.scheduler.core.reconcile.LOST_AFTER_MS": 2300,
+    "services.scheduler.core.silence.LOST_AFTER_MS": 2300,
     "services.scheduler.core.silence.QUIET_AFTER_MS": 1500,
+    "services.scheduler.core.silence.TOGETHER_MS": 12_000,
+    "services.scheduler.core.silence.WITHIN": timedelta(seconds=3),
+    "services.scheduler.adapters.listener.QUIET_AFTER_MS": 1500,
     "services.scheduler.core.lifecycle.BACK_OFF": timedelta(seconds=0.05),
 }
 WAIT_S = 30.0

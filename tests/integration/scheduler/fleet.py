@@ -11,11 +11,14 @@ from libs.testing.nats import NatsServer
 
 
 class FleetProcess:
-    def __init__(self, server: NatsServer, directory: Path, fleet: str) -> None:
+    def __init__(self, server: NatsServer, directory: Path, fleet: str, sample_every_s: float = 2.0) -> None:
         directory.mkdir(parents=True)
         file, settings = directory / "fleet.yaml", directory / "nodeagent.yaml"
         file.write_text(fleet)
-        settings.write_text(f"nats_url: {server.url}\ndata_dir: {directory / 'data'}\nfleet: {file}\nengines: [sim]\n")
+        settings.write_text(
+            f"nats_url: {server.url}\ndata_dir: {directory / 'data'}\nfleet: {file}\nengines: [sim]\n"
+            f"sample_every_s: {sample_every_s}\n"
+        )
         self._out = (directory / "log").open("wb")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "cli.main", "run", "nodeagent", "--settings", str(settings)],

@@ -74,6 +74,8 @@ class FakeMachine:
         """Shard id to what was wanted and its phase."""
         self.ended: set[str] = set()
         self.last_heard = world.now
+        self.gap: tuple[datetime, datetime] | None = None
+        """Its last silence of five seconds or more."""
         self.unsent: list[Event] = []
         self.said: Event | None = None
         self.slow = 1
@@ -94,6 +96,8 @@ class FakeMachine:
         if not self.up:
             return
         if self.connected:
+            if self.world.now - self.last_heard >= timedelta(seconds=5):
+                self.gap = self.last_heard, self.world.now
             self.last_heard = self.world.now
             unsent, self.unsent = self.unsent, []
             for event in unsent:
@@ -305,11 +309,19 @@ class World:
         return {
             machine_id: Heard(
                 silent_ms=int((self.now - max(m.last_heard, self.listening_since)).total_seconds() * 1000),
+                gap_ms=self._gap_ms(m),
                 sampled=m.last_heard >= self.listening_since,
                 shards=frozenset(m.shards),
             )
             for machine_id, m in self.machines.items()
         }
+
+    def _gap_ms(self, machine: FakeMachine) -> int | None:
+        if machine.gap is None:
+            return None
+        began, ended = max(machine.gap[0], self.listening_since), machine.gap[1]
+        heard = ended - began >= timedelta(seconds=5)
+        return int((self.now - ended).total_seconds() * 1000) if heard else None
 
     def traffic(self) -> Traffic | None:
         if self.deaf:

@@ -718,6 +718,36 @@ def test_a_rack_is_filled_up_to_its_power(world: World) -> None:
     assert len(world.serving()) == 4
 
 
+def test_a_rack_without_power_says_so_where_its_cards_are_taken_too(world: World) -> None:
+    world.machine("a", gpus=2, labels={"rack": "r1"})
+    world.define(model_spec("m", 2, gpu_profile()))
+    world.settle()
+    world.command(CapRack(rack="r1", watts=700))
+    world.command(ScaleModel(model="m", scaling=Scaling(min=3)))
+    world.settle()
+    [unplaced] = world.events(ModelUnplaced)
+    assert unplaced.explanation.rejected == {"gpus": 1, "power": 1}
+    assert unplaced.explanation.candidates[0].rejected == (
+        "needs 1 GPU of class h100-80g, 0 free of 2 (2 held by replicas)",
+        "needs 700 W, 0 W left of the 700 W of rack r1 (what runs there may draw 1400 W)",
+    )
+
+
+def test_machines_that_compute_together_share_their_rack_s_power(world: World) -> None:
+    for name in ("a", "b"):
+        world.machine(name, gpus=2, fabric="left", labels={"rack": "r1"})
+    world.command(CapRack(rack="r1", watts=2000))
+    world.define(model_spec("big", 1, gpu_profile(gpus=2, nodes=2)))
+    world.settle()
+    assert world.events(ReplicaPlaced) == []
+    rejected = {c.machine_id: c.rejected for c in world.events(ModelUnplaced)[0].explanation.candidates}
+    assert "needs 2800 W, 2000 W left of the 2000 W of rack r1" in {*rejected["a"], *rejected["b"]}
+    world.machine("c", gpus=2, fabric="left", labels={"rack": "r2"})
+    world.settle()
+    [placed] = world.events(ReplicaPlaced)
+    assert "c" in {shard.machine_id for shard in placed.shards}
+
+
 def test_stopping_is_in_the_diary(world: World) -> None:
     world.define(model_spec())
     world.command(StopModel(model="m", reason="x"))

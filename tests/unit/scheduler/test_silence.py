@@ -12,7 +12,7 @@ from libs.events.node import Errand, NodeLost
 from libs.events.replica import ReplicaDraining, ReplicaLost, ReplicaPlaced, ReplicaRecovered, ReplicaStopped
 from libs.events.system import PlacingPaused, PlacingResumed
 from services.scheduler.core import silence
-from services.scheduler.core.views import model_view, route, wanted_on
+from services.scheduler.core.views import route, wanted_on
 
 from .harness import World, gpu_profile, index_follows_facts, model_spec, silence_removes_nothing
 
@@ -162,18 +162,31 @@ def test_many_silent_together_are_waited_for(world: World) -> None:
         *(3, 0.2, 5_000),
         *(60_000, 120_000),
     )
-    assert len(world.events(NodeLost)) == 10, "what is known of them is said all the same"
-    assert not world.events(ReplicaLost)
-    assert "10 of 10 machines fell silent together" in model_view(world.state, world.model("m00")).reason
+    assert not world.events(NodeLost)
     silence_removes_nothing(world)
     hear(world, nothing=False)
-    world.settle()
+    world.wait(50)
+    assert not world.events(PlacingResumed), "it may not have had its trouble yet"
+    world.wait(20)
     [resumed] = world.events(PlacingResumed)
-    assert resumed.reason == "0 of 10 machines are silent now"
+    assert resumed.reason == "0 of 10 machines were silent within the last 60 s"
     assert len(world.events(ReplicaPlaced)) == placed
-    assert not world.events(ReplicaRecovered)
+    assert not world.events(NodeLost)
     assert all(not silent for i in range(10) for silent in endpoints(world, f"m{i:02}").values())
-    assert model_view(world.state, world.model("m00")).reason == ""
+
+
+def test_a_site_that_is_heard_and_not_heard_by_turns_is_one_trouble(world: World) -> None:
+    fleet(world, 10, models=10)
+    placed = len(world.events(ReplicaPlaced))
+    for turn in range(40):
+        hear(world, *[f"n{i:02}" for i in range(10) if (i + turn) % 2], nothing=True)
+        world.wait(10)
+        hear(world, nothing=False)
+        world.wait(3)
+    assert len(world.events(PlacingPaused)) == 1
+    assert not world.events(PlacingResumed)
+    assert not world.events(NodeLost)
+    assert len(world.events(ReplicaPlaced)) == placed
 
 
 def test_two_of_ten_are_taken_for_lost_one_by_one_and_three_are_not(world: World) -> None:
@@ -210,11 +223,12 @@ def test_those_that_stay_silent_are_taken_for_lost_in_the_end(world: World) -> N
     fleet(world, 10, models=10)
     hear(world, *[f"n{i:02}" for i in range(5)], nothing=True)
     began = world.now
-    world.wait(200)
-    [resumed] = world.events(PlacingResumed)
-    assert resumed.reason == "5 of 10 machines have been silent for 120 s and are taken for lost"
-    assert timedelta(seconds=120) <= resumed.at - began < timedelta(seconds=130)
-    assert min(e.at for e in world.events(ReplicaLost)) == resumed.at
+    world.wait(220)
+    assert {e.deadline_ms for e in world.events(NodeLost)} == {120_000}
+    times = [e.at - began for e in world.events(ReplicaLost)]
+    assert len(times) == 5
+    assert timedelta(seconds=119) <= min(times) <= max(times) <= timedelta(seconds=125)
+    assert world.events(PlacingResumed)[0].reason == "0 of 5 machines were silent within the last 60 s"
     assert all(where >= "n05" for i in range(10) for where in endpoints(world, f"m{i:02}"))
     assert len(world.events(PlacingPaused)) == 1
 
@@ -224,8 +238,8 @@ def test_it_goes_on_when_nearly_all_are_heard_again(world: World) -> None:
     hear(world, nothing=True)
     world.wait(10)
     hear(world, *[f"n{i:02}" for i in range(1, 10)], nothing=False)
-    world.wait(20)
-    assert world.events(PlacingResumed)[0].reason == "1 of 10 machines are silent now"
+    world.wait(90)
+    assert world.events(PlacingResumed)[0].reason == "1 of 10 machines were silent within the last 60 s"
     assert {e.machine_id for e in world.events(ReplicaLost)} <= {"n00"}
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from libs.events.commands import DrainNode, RemoveModel, ScaleModel
+import msgspec
+
+from libs.events.commands import CapRack, DrainNode, RemoveModel, ScaleModel
 from libs.events.model import Scaling
+from libs.events.questions import RackPower
+from libs.events.replica import ReplicaStopped
+from libs.events.system import RackCapped
+from libs.events.views import NodeView
 from services.scheduler.core.hearing import Heard
+from services.scheduler.core.node_views import node_view, racks
 from services.scheduler.core.story import explain
-from services.scheduler.core.views import model_view, node_view, route, wanted_on, with_progress
+from services.scheduler.core.views import model_view, route, wanted_on, with_progress
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
 
@@ -77,10 +84,80 @@ def test_a_node_shows_its_state_and_what_is_free() -> None:
     found = node_view(world.state, world.state.facts.machines["cpu-1"])
     assert (found.state, found.cores_free, len(found.shards)) == ("ready", 6, 2)
     world.command(DrainNode(machine_id="cpu-1"))
-    assert node_view(world.state, world.state.facts.machines["cpu-1"]).state == "drained"
+    draining = node_view(world.state, world.state.facts.machines["cpu-1"])
+    assert (draining.state, draining.reason) == ("draining", "2 shards have yet to stop")
     world.machines["cpu-1"].connected = False
     world.wait(12)
-    assert node_view(world.state, world.state.facts.machines["cpu-1"]).state == "lost"
+    lost = node_view(world.state, world.state.facts.machines["cpu-1"])
+    assert lost.state == "lost"
+    assert lost.reason.startswith("nothing is heard of it since 2026-11-29 12:00:")
+
+
+def seen(world: World, machine_id: str) -> NodeView:
+    return node_view(world.state, world.state.facts.machines[machine_id])
+
+
+def test_a_drained_node_that_cannot_be_emptied_says_so_until_it_is() -> None:
+    world = World()
+    world.machine("a", cores=4)
+    world.define(model_spec("m", 3))
+    world.define(model_spec("n", 1))
+    world.settle()
+    world.command(DrainNode(machine_id="a", reason="disk"))
+    world.settle()
+    found = seen(world, "a")
+    assert found.state == "draining"
+    assert found.reason == "disk; 4 shards have nowhere to go: `llmgw explain` of m, n says why"
+    assert len(world.serving("m")) == 3, "it goes on serving"
+    world.machine("b", cores=1)
+    world.settle(30)
+    assert "3 shards have nowhere to go" in seen(world, "a").reason
+    world.machine("c", cores=8)
+    world.settle(60)
+    assert (seen(world, "a").state, seen(world, "a").reason) == ("drained", "disk")
+    assert len(world.serving("m")) == 3
+
+
+def test_a_node_that_is_drained_by_force_stops_what_has_nowhere_to_go() -> None:
+    world = World()
+    world.machine("a", cores=2)
+    world.machine("b", cores=1)
+    world.define(model_spec("m", 2))
+    world.settle()
+    world.command(DrainNode(machine_id="a", force=True))
+    world.settle(30)
+    assert seen(world, "a").state == "drained"
+    assert world.serving("m") == ["b"]
+    assert any("it has nowhere to go" in e.reason for e in world.events(ReplicaStopped))
+    assert model_view(world.state, world.model("m")).state == "degraded"
+    assert world.command(DrainNode(machine_id="a", force=True)) is None
+    assert world.command(DrainNode(machine_id="a")) is not None
+
+
+def test_a_node_shows_which_cards_are_free_and_which_is_bad() -> None:
+    world = World()
+    machine = world.machine("g", gpus=4)
+    world.define(model_spec("m", 1, gpu_profile()))
+    world.settle()
+    gpus = list(machine.registered.gpus)
+    gpus[3] = msgspec.structs.replace(gpus[3], problems=("XID 79: fallen off the bus",))
+    world.append(msgspec.structs.replace(machine.registered, gpus=tuple(gpus)))
+    found = seen(world, "g")
+    assert found.gpus_free == (1, 2)
+    assert found.gpu_watts == 700
+    assert found.problems == ("GPU 3: XID 79: fallen off the bus",)
+
+
+def test_a_rack_says_how_far_it_is_above_its_cap() -> None:
+    world = World()
+    world.machine("g", gpus=4, labels={"rack": "a"})
+    world.define(model_spec("m", 3, gpu_profile()))
+    world.settle()
+    event = world.command(CapRack(rack="a", watts=1400))
+    assert isinstance(event, RackCapped)
+    assert (event.watts, event.drawn_watts) == (1400, 2100)
+    assert racks(world.state) == (RackPower(rack="a", watts=1400, drawn_watts=2100),)
+    assert len(world.serving("m")) == 3
 
 
 def test_a_replica_shows_how_far_its_start_is_until_it_is_ready() -> None:

@@ -1,0 +1,62 @@
+"""``llmgw node drain``, and what is said of nodes that are to be empty."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import click
+
+from cli.cluster import Cluster, on_cluster
+from cli.failure import Failed
+from cli.units import SECONDS
+from libs.events.commands import DrainNode
+from libs.events.questions import ListNodes, NodesAnswer
+from libs.events.views import NodeView
+
+LOOK_S = 1.0
+"""How often a node that is waited for is looked at."""
+
+
+@click.command("drain")
+@click.argument("name")
+@click.option("--reason", default="", help="Kept in the log.")
+@click.option("--force", is_flag=True, help="Stop what has nowhere to go.")
+@click.option("--wait", is_flag=True, help="Return when nothing runs there any more.")
+@click.option("--timeout", "timeout_s", type=SECONDS, default=600, show_default=True, help="Time to wait at most.")
+@on_cluster
+async def drain(cluster: Cluster, name: str, reason: str, force: bool, wait: bool, timeout_s: float) -> None:
+    """Give a node nothing new and move away what runs there: its successor serves before it stops."""
+    outcome = await cluster.send(DrainNode(machine_id=name, reason=reason, force=force))
+    if not wait:
+        return cluster.out.one(outcome, [outcome.message or f"{name} is being drained"])
+    deadline, told = time.monotonic() + timeout_s, ""
+    while (one := await _node(cluster, name)).shards:
+        if one.reason != told:
+            told = one.reason
+            cluster.out.event(one, said_of(one))
+        if time.monotonic() >= deadline:
+            raise Failed(f"{said_of(one)}; after {timeout_s:.0f} s it is not empty (`--force` stops what is left)")
+        await asyncio.sleep(LOOK_S)
+    cluster.out.event(one, f"{name} is empty")
+    return None
+
+
+async def _node(cluster: Cluster, name: str) -> NodeView:
+    nodes = (await cluster.ask(ListNodes(), NodesAnswer)).nodes
+    found = next((one for one in nodes if one.machine_id == name), None)
+    if found is None:
+        raise Failed(f"{name} is not there any more")
+    return found
+
+
+def said_of(node: NodeView) -> str:
+    """Its state, and why."""
+    return f"{node.machine_id} is {node.state}" + (f": {node.reason}" if node.reason else "")
+
+
+def free_gpus(node: NodeView) -> str:
+    """Which of its cards new work may go to."""
+    if len(node.gpus_free) == len(node.gpus):
+        return "all free"
+    return f"free: {', '.join(map(str, node.gpus_free))}" if node.gpus_free else "none free"

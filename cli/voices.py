@@ -1,0 +1,46 @@
+"""Which schedulers and gateways speak, on whatever host they run: they are heard on the bus, nobody lists them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from cli.cluster import Cluster
+from libs.bus import Delivery
+from libs.events import pattern_of
+from libs.events.leadership import SchedulerPulse
+from libs.events.usage import GatewayRates
+
+SILENT_S = 5.0
+"""Schedulers speak each second, gateways twice."""
+
+
+class Voice(msgspec.Struct, frozen=True):
+    """An instance, and how it is."""
+
+    service: str
+    instance: str
+    state: str
+    leads: bool = False
+
+
+async def voices(cluster: Cluster) -> list[Voice]:
+    """All that were heard in the last quarter of an hour; the leader first. Raises BusError."""
+    found: dict[tuple[str, str], Voice] = {}
+
+    async def keep(delivery: Delivery) -> None:
+        message, silent_s = delivery.message, (datetime.now(UTC) - delivery.time).total_seconds()
+        silent = f"silent for {silent_s:.0f} s" if silent_s >= SILENT_S else ""
+        if isinstance(message, SchedulerPulse):
+            state = silent or ("leads" if message.leads else "stands by")
+            found["scheduler", message.instance] = Voice("scheduler", message.instance, state, state == "leads")
+        elif isinstance(message, GatewayRates):
+            state = silent or f"{sum(message.in_flight.values())} requests in flight"
+            found["gateway", message.gateway_id] = Voice("gateway", message.gateway_id, state)
+
+    patterns = [pattern_of(SchedulerPulse), pattern_of(GatewayRates)]
+    reading = await cluster.bus.follow("TELEMETRY", patterns, keep, start="last")
+    await reading.caught_up.wait()
+    await reading.stop()
+    return sorted(found.values(), key=lambda one: (one.service != "scheduler", not one.leads, one.instance))
