@@ -11,7 +11,7 @@ import re
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-LIBRARY = re.compile(r"^library:[a-z0-9][a-z0-9._-]{0,62}(@[A-Za-z0-9][A-Za-z0-9._-]{0,62})?$")
+LIBRARY = re.compile(r"^library:[a-z0-9][a-z0-9._-]{0,62}(@[A-Za-z0-9][A-Za-z0-9._-]{0,62})?\Z")
 
 FILE = "file:"
 HUB = "hf:"

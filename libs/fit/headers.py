@@ -28,7 +28,7 @@ TIMEOUT_S = 30.0
 
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
 _PART = re.compile(r"^(.+)-(\d{5})-of-(\d{5})\.gguf$")
-_REPOSITORY = re.compile(r"^(?:hf:)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?$")
+_REPOSITORY = re.compile(r"^(?:hf:)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?\Z")
 
 
 class Files(Protocol):

@@ -40,7 +40,7 @@ _HARMLESS = frozenset({
 })  # fmt: skip
 """Looked at, whatever a word in them suggests."""
 
-_NAME = re.compile(r"^[A-Z][A-Z0-9_]*$")
+_NAME = re.compile(r"^[A-Z][A-Z0-9_]*\Z")
 
 
 def environment_problem(engine: str, name: str, value: str) -> str | None:

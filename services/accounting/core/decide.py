@@ -51,8 +51,8 @@ from .narrowing import EVERYTHING, NAME, NAME_RULE, problems_of
 from .prices import ANY_MODEL
 from .state import Key, State
 
-KEY_ID = re.compile(r"^k-[a-z0-9]{4,32}$")
-SHA256 = re.compile(r"^[0-9a-f]{64}$")
+KEY_ID = re.compile(r"^k-[a-z0-9]{4,32}\Z")
+SHA256 = re.compile(r"^[0-9a-f]{64}\Z")
 
 SHOWN_CHARACTERS = 20
 """Most of a key that may be shown: ``sk-llmgw-`` and a few more. A whole key would be on the log for ever."""

@@ -10,7 +10,7 @@ from libs.events.budget import MICROS, Budget, LevelBudget
 from libs.events.commands import Problem
 from libs.events.tenancy import Allowance
 
-NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
+NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}\Z")
 NAME_RULE = "1 to 63 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit"
 
 MOST_A_MINUTE = 10**12

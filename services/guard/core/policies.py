@@ -13,7 +13,7 @@ from libs.events.refusal import Refused
 
 from .detect import Detector, cards, denied, emails, secrets
 
-NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
+NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}\Z")
 MOST_DENY_RULES = 100
 LONGEST_PATTERN = 1_000
 """Characters of a pattern. An operator who needs more has several rules."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from libs.events.refusal import Refused
 
-MODULE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")
+MODULE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z")
 
 
 class PathSource(NamedTuple):

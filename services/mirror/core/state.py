@@ -26,7 +26,7 @@ from libs.events.views import LibraryEntry
 
 from .source import parse_source
 
-NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
+NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}\Z")
 
 
 SAID_EVERY = timedelta(days=1)

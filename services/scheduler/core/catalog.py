@@ -16,9 +16,9 @@ from libs.tuning import argument_problems, environment_problems, knows, option_p
 from .fitting import fit_problems
 from .state import State
 
-NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
+NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}\Z")
 NAME_RULE = "1 to 63 small letters, digits, '.', '_' or '-', beginning with a letter or digit"
-ALIAS = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9._:-]|/(?=[A-Za-z0-9])){0,127}$")
+ALIAS = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9._:-]|/(?=[A-Za-z0-9])){0,127}\Z")
 ALIAS_RULE = "1 to 128 letters, digits, '.', '_', '-', ':' or single '/', beginning with a letter or digit"
 """Clients ask for a model by the name it has elsewhere: ``Qwen/Qwen3-8B``, ``llama3:8b``."""
 CAPABILITIES = frozenset({"chat", "completions", "embeddings", "rerank", "images", "vision", "tools", "reasoning"})

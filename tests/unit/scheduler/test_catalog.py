@@ -94,6 +94,11 @@ def test_an_alias_that_no_path_could_hold_is_refused(alias: str) -> None:
     assert "single '/'" in refused(model_spec("one", aliases=(alias,)))["aliases[0]"]
 
 
+def test_a_line_end_is_no_part_of_a_name() -> None:
+    found = refused(model_spec("one\n", source="library:one\n", fallbacks=("two\n",)))
+    assert {"name", "source", "fallbacks[0]"} <= set(found)
+
+
 def test_models_and_aliases_share_one_namespace() -> None:
     world = World()
     world.define(model_spec("one", aliases=("first", "uno")))
