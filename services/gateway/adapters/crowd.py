@@ -40,10 +40,11 @@ class Crowd:
         """This worker takes connections and has so many."""
         self._rows[self._index] = connections + 1
 
-    def has_more(self, connections: int) -> bool:
-        """Whether this worker, which takes connections and has so many, has more than another one that does."""
+    def surplus(self, connections: int) -> int:
+        """How many more this worker, which takes connections and has so many, has than another one that does, beyond
+        those that are no reason to wait."""
         self.takes(connections)
-        return connections + 1 > min(row for row in self._rows if row) + MORE
+        return max(0, connections + 1 - min(row for row in self._rows if row) - MORE)
 
     def left_to_others(self) -> bool:
         """This worker takes no connections for now. Whether another one does."""

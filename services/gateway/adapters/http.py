@@ -47,8 +47,10 @@ LINGER_S = 5.0
 """How long what a client still sends is read and dropped after it was answered early: closed at once, the answer might
 be lost on its way. Who has sent it to its end by then keeps the connection."""
 LOOKED_AT_EVERY_S = 1.0
-LEFT_TO_OTHERS_S = 0.001
-"""How long a connection is left to workers with fewer; an idle one takes it in a tenth of that."""
+LEFT_TO_OTHERS_S = 0.002
+"""How long a connection is left to workers with fewer, for each that this one has more. An idle one takes it in a
+twentieth of that; on a busy machine it may be long before it gets its turn."""
+LEFT_MOST_S = 0.02
 NO_MORE_S = 0.1
 """How long nothing is accepted after the system had no room for another connection."""
 UNABLE_S = 0.1
@@ -253,9 +255,9 @@ class _Acceptor:
             # To refuse takes no time: it would draw nearly every connection to the one that answers none.
             self._loop.remove_reader(self._listening)
             self._resuming = self._loop.call_later(UNABLE_S, self._resume)
-        elif self._crowd.has_more(self._open_now() + len(self._opening)):
+        elif surplus := self._crowd.surplus(self._open_now() + len(self._opening)):
             self._loop.remove_reader(self._listening)
-            self._resuming = self._loop.call_later(LEFT_TO_OTHERS_S, self._left)
+            self._resuming = self._loop.call_later(min(LEFT_MOST_S, surplus * LEFT_TO_OTHERS_S), self._left)
         else:
             self._accept()
 

@@ -65,15 +65,20 @@ async def test_a_killed_leader_is_followed_within_twelve_seconds(unled: Cluster,
         first.kill()
 
 
-async def test_a_frozen_leader_that_wakes_up_decides_nothing(unled: Cluster, tmp_path: Path) -> None:
+async def test_a_frozen_leader_that_wakes_up_decides_nothing(
+    unled: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It is the sleeper that must not make up a silence; here a busy machine may be silent for real.
+    for module in ("hearing", "nodes"):
+        monkeypatch.setattr(f"services.scheduler.core.{module}.LOST_AFTER_MS", 60_000)
     await unled.machine("cpu-1", cores=1)
     frozen = SchedulerProcess(unled.server, tmp_path, "s-1")
     try:
-        await eventually(lambda: leads(unled.bus, "s-1"), 15)
+        await eventually(lambda: leads(unled.bus, "s-1"), WAIT_S)
         await unled.define(model_spec("m", 0, cpu_profile(memory_mb=100)))
         os.kill(frozen.pid, signal.SIGSTOP)
         async with scheduler(unled.server, tmp_path, "s-2") as other:
-            await eventually(lambda: other.authority.leading, 12)
+            await eventually(lambda: other.authority.leading, WAIT_S)
             # The command goes to the sleeper, who still waits for one: awake again, it decides on it in vain.
             scaled = asyncio.create_task(unled.command(ScaleModel(model="m", scaling=Scaling(min=1))))
             os.kill(frozen.pid, signal.SIGCONT)
@@ -81,9 +86,10 @@ async def test_a_frozen_leader_that_wakes_up_decides_nothing(unled: Cluster, tmp
             await unled.serves("m")
             await unled.define(model_spec("n", 1, cpu_profile(memory_mb=100)))
             await unled.happened(ModelUnplaced, model="n")
-        assert [event.instance for event in unled.events(SchedulerElected)] == ["s-1", "s-2"]
-        assert [event.model for event in unled.events(ReplicaPlaced)] == ["m"]
-        assert not unled.events(NodeLost)
+            # While it leads: when it stops, the other one may lead again.
+            assert [event.instance for event in unled.events(SchedulerElected)] == ["s-1", "s-2"]
+            assert [event.model for event in unled.events(ReplicaPlaced)] == ["m"]
+            assert not unled.events(NodeLost)
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
         frozen.kill()

@@ -184,8 +184,9 @@ READ = {
     "return_documents",
 }
 """What has a meaning for the gateway: never made up here."""
-UNKNOWN = st.lists(st.tuples(TEXT.filter(lambda name: name not in READ), VALUES), max_size=4)
-"""Names may come twice: the last one counts."""
+UNKNOWN = st.lists(
+    st.tuples(TEXT.filter(lambda name: name not in READ), VALUES), max_size=4, unique_by=lambda field: field[0]
+)
 SAME = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank", "/tokenize", "/detokenize")
 """Routes whose engines speak what their clients speak."""
 OPTIONS = st.none() | st.fixed_dictionaries({}, optional={"include_usage": st.booleans() | st.none(), "x": VALUES})

@@ -13,33 +13,33 @@ def test_who_has_more_is_told_so() -> None:
     os.close(descriptor)
     for one in (first, second, third):
         one.takes(0)
-    assert not first.has_more(MORE)
-    assert first.has_more(MORE + 1)
-    second.has_more(5)
-    assert first.has_more(MORE + 1), "the third has none"
-    third.has_more(2)
-    assert not first.has_more(2 + MORE)
-    assert first.has_more(2 + MORE + 1)
+    assert not first.surplus(MORE)
+    assert first.surplus(MORE + 1)
+    second.surplus(5)
+    assert first.surplus(MORE + 1), "the third has none"
+    third.surplus(2)
+    assert not first.surplus(2 + MORE)
+    assert first.surplus(2 + MORE + 1)
 
 
 def test_who_begins_again_has_none() -> None:
     descriptor = memory(2)
     first, second = Crowd(os.dup(descriptor), 2, 0), Crowd(os.dup(descriptor), 2, 1)
-    second.has_more(9)
-    assert not first.has_more(9)
+    second.surplus(9)
+    assert not first.surplus(9)
     Crowd(os.dup(descriptor), 2, 1).takes(0)
-    assert first.has_more(9)
+    assert first.surplus(9)
     os.close(descriptor)
 
 
 def test_connections_are_left_only_to_those_who_take_them() -> None:
     descriptor = memory(3)
     first, second, _ = (Crowd(os.dup(descriptor), 3, index) for index in range(3))
-    assert not first.has_more(9), "the others have not begun"
+    assert not first.surplus(9), "the others have not begun"
     assert not first.left_to_others()
     second.takes(5)
     assert first.left_to_others()
-    assert not second.has_more(5), "the first takes none"
+    assert not second.surplus(5), "the first takes none"
     gone(descriptor, 1)
     assert not first.left_to_others(), "who ended takes none"
     os.close(descriptor)
@@ -47,4 +47,4 @@ def test_connections_are_left_only_to_those_who_take_them() -> None:
 
 def test_who_is_alone_never_has_more() -> None:
     alone = Crowd(memory(1), 1, 0)
-    assert not any(alone.has_more(count) for count in (0, 1, 1000))
+    assert not any(alone.surplus(count) for count in (0, 1, 1000))
