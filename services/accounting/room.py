@@ -23,13 +23,13 @@ BOUND = Gauge("llmgw_stream_bound_bytes", "Bytes it holds at most.", ["stream"])
 def to_drop(room: Room, done: int) -> int:
     """Messages of USAGE before this sequence may leave; ``room.first`` when none needs to or none may.
 
-    Over half its bound it is brought to a quarter, taking messages as equally large, and never past ``done``, up to
-    which the ledger has all. What stays is of use to a ledger that is made anew.
+    Over half its bound it is brought to a quarter, taking messages as equally large, and only what is before
+    ``done``, up to which the ledger has all. What stays is of use to a ledger that is made anew.
     """
     if room.bound <= 0 or room.bytes * 2 <= room.bound:
         return room.first
     surplus = (room.bytes - room.bound / 4) / room.bytes
-    return min(room.first + int(surplus * (room.last - room.first + 1)), done + 1)
+    return max(room.first, min(room.first + int(surplus * (room.last - room.first + 1)), done))
 
 
 class RoomKeeper:

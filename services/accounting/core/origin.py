@@ -67,13 +67,13 @@ BUS_BACK = (
     "is not; look through keys and models, and apply your files"
 )
 LEDGER_ANEW = (
-    "the database was found empty on {now}, and the bus is not: the ledger was counted anew from the week the bus "
+    "the database was found empty on {now}, and the bus is not: the ledger was counted anew from the usage the bus "
     "keeps, and what budgets had spent was taken from what was last published; older requests are gone unless a backup "
     "of the database is put back"
 )
 LEDGER_BACK = (
-    "the database was put back from a copy, noticed on {now}: what it lacked was entered again, as far as the week the "
-    "bus keeps goes back"
+    "the database was put back from a copy, noticed on {now}: what it lacked was entered again, as far as the usage "
+    "the bus keeps goes back"
 )
 
 

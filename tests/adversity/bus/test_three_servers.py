@@ -53,6 +53,7 @@ async def freeze_followers(load: Load, cluster: NatsCluster, seconds: float) -> 
         member.thaw()
 
 
+@pytest.mark.timeout(300)
 async def test_followers_that_stand_still_and_a_leader_that_is_killed(load: Load, cluster: NatsCluster) -> None:
     await freeze_followers(load, cluster, 3.0)
     await load.flows(BACK_S)

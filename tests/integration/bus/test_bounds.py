@@ -116,8 +116,9 @@ async def _done(bus: Bus, sequence: int) -> bool:
 def test_no_more_is_dropped_than_the_ledger_has() -> None:
     assert to_drop(Room(40, 100, 1, 40), done=40) == 1
     assert to_drop(Room(80, 100, 1, 80), done=80) == 56
-    assert to_drop(Room(80, 100, 1, 80), done=10) == 11
+    assert to_drop(Room(80, 100, 1, 80), done=10) == 10
     assert to_drop(Room(80, 100, 21, 100), done=20) == 21
+    assert to_drop(Room(80, 100, 1, 80), done=0) == 1
     assert to_drop(Room(80, -1, 1, 80), done=80) == 1
 
 
