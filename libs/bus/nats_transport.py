@@ -55,6 +55,9 @@ OLDEST_SERVER = (2, 12, 1)
 """Older servers drop options silently; 2.9 knows neither the fence nor filtered consumers as we use them."""
 LOOK_EVERY_S = 1.0
 PING_EVERY_S = 5
+PROBE_EVERY_S = 10.0
+PROBED = "KV_desired"
+"""A stream every identity may ask about."""
 SILENT_FOR_S = 6.0
 """JetStream answering nothing for so long is no election of a leader: of several servers another one is tried."""
 UNHEARD_NS = 3 * 10**9
@@ -158,7 +161,7 @@ class NatsTransport:
         A read loop can die, or a server stand still, while the client still calls itself connected: a pong is asked
         for now and then. A server cut off from the others answers, and can store and read nothing.
         """
-        missed, asked = 0, time.monotonic()
+        missed, asked, probed = 0, time.monotonic(), time.monotonic()
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             if not self.client.is_connected:
@@ -172,6 +175,9 @@ class NatsTransport:
                 log.warning("JetStream has not answered for %.0f s here: another server is tried", silent_s)
                 self._silent_since = 0.0
                 await self.client.force_reconnect()
+            if time.monotonic() - probed > PROBE_EVERY_S and len(self.client.servers) > 1:
+                await self._probe()
+                probed = time.monotonic()
             if time.monotonic() - asked < PING_EVERY_S:
                 continue
             try:
@@ -191,6 +197,16 @@ class NatsTransport:
         limit = self.client.max_payload - HEADERS_BYTES
         if len(payload) > limit:
             raise TooLarge(f"{subject}: the message has {len(payload)} bytes, {limit} at most")
+
+    async def _probe(self) -> None:
+        """Whether this server is one of a majority: it goes on talking to who only listens, and has nothing to say."""
+        try:
+            await self.extent(PROBED)
+        except BusAway as why:
+            log.info("the server is asked whether others hear it: %s", why)
+            self._silent_since = self._silent_since or time.monotonic()
+        except Misconfigured:
+            return  # there is no such stream yet
 
     def message_id(self, name: str) -> str:
         return keyed_id(self._id_key, name)

@@ -105,11 +105,17 @@ class NatsCluster:
         for proxy in self._routes.values():
             await proxy.stop()
 
-    async def connect(self, identity: str, to: Sequence[Member] = ()) -> Bus:
-        """A bus under an identity, which knows all servers, or only those of ``to``."""
+    async def connect(self, identity: str, to: Sequence[Member] = (), first: Member | None = None) -> Bus:
+        """A bus under an identity, which knows all servers, or only those of ``to``, and begins with ``first``."""
         url = ",".join(member.url for member in to) or self.url
         credentials = self._operator if identity == "operator" else None
-        return await connect(BusSettings(url=url, identity=identity, credentials=credentials))
+        while True:
+            bus = await connect(BusSettings(url=url, identity=identity, credentials=credentials))
+            assert isinstance(bus.transport, NatsTransport)
+            there = bus.transport.client.connected_url
+            if first is None or (there is not None and there.port == first.port):
+                return bus
+            await bus.close()  # the client takes any of them
 
     async def leader(self, bus: Bus, stream: str = "EVENTS") -> Member:
         """The server that leads a stream now. Raises BusAway while none does."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from libs.bus import Bus
+from libs.events.views import LibraryEntry
 from libs.testing import eventually
 from libs.testing.nats_cluster import Member, NatsCluster
 
@@ -126,3 +128,33 @@ async def test_all_three_are_restarted_one_after_another(load: Load, cluster: Na
         await asyncio.to_thread(member.restart)
         await load.flows(BACK_S)
     await load.check()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_who_only_listens_leaves_a_server_that_is_cut_off_too(cluster: NatsCluster) -> None:
+    """Its server goes on sending heartbeats, and nothing else: an agent there would run what nobody wants any more."""
+    for member in cluster.members:
+        listener = await cluster.connect("node-x", first=member)
+        seen: dict[str, LibraryEntry | None] = {}
+
+        async def keep(key: str, value: LibraryEntry | None, seen: dict[str, LibraryEntry | None] = seen) -> None:
+            seen[key] = value
+
+        watch = await listener.view("library", LibraryEntry).watch(keep)
+        await eventually(watch.caught_up.is_set, MOVED_S)
+        await cluster.cut_off(member)
+        others = [one for one in cluster.members if one is not member]
+        writer = await cluster.connect("mirror", others)
+        entry = LibraryEntry(name="n", versions={}, latest=member.server_name)
+        await eventually(lambda: put(writer, entry), 60)  # noqa: B023 - called before the loop goes on
+        await eventually(lambda: seen.get("n") == entry, 60)  # noqa: B023
+        await cluster.rejoin(member)
+        await watch.stop()
+        await listener.close()
+        await writer.close()
+
+
+async def put(writer: Bus, entry: LibraryEntry) -> bool:
+    await writer.view("library", LibraryEntry).put("n", entry)
+    return True
