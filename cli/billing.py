@@ -87,7 +87,8 @@ async def usage(cluster: Cluster, by: str, since: datetime | None, until: dateti
     )
     answer = await cluster.ask_all(question, UsageAnswer)
     columns = [(by.upper(), "name"), ("REQUESTS", "requests"), ("PROMPT", "prompt_tokens")]
-    columns += [("CACHED", "cached_tokens"), ("COMPLETION", "completion_tokens"), ("COST MICROS", "cost_micros")]
+    columns += [("CACHED", "cached_tokens"), ("COMPLETION", "completion_tokens"), ("WAITED MS", "waited_ms")]
+    columns.append(("COST MICROS", "cost_micros"))
     rows = sorted(answer.rows, key=lambda row: (-row.cost_micros, -row.requests, row.name))
     cluster.out.rows(rows, columns, "nothing has been used in that time")
 

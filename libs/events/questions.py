@@ -201,6 +201,8 @@ class UsageRow(Value, frozen=True, kw_only=True):
     cached_tokens: int
     completion_tokens: int
     cost_micros: int
+    waited_ms: float = 0.0
+    """All its requests together, before there was an engine to ask: models on demand were started."""
 
 
 class UsageAnswer(Value, frozen=True, kw_only=True):

@@ -290,7 +290,7 @@ class Ledger:
         query = (
             f"SELECT {NAMES[by]} AS name, count(*) AS requests, sum(prompt_tokens) AS prompt_tokens,"
             " sum(cached_tokens) AS cached_tokens, sum(completion_tokens) AS completion_tokens,"
-            " sum(cost_micros)::bigint AS cost_micros FROM llmgw.request"
+            " sum(cost_micros)::bigint AS cost_micros, coalesce(sum(waited_ms), 0) AS waited_ms FROM llmgw.request"
             f" WHERE {' AND '.join(conditions)} GROUP BY 1 ORDER BY 1 LIMIT $2"
         )
         async with self._reading() as connection:

@@ -51,6 +51,7 @@ class RequestRow(NamedTuple):
     tokens_estimated: bool
     first_token_ms: float | None
     duration_ms: float
+    waited_ms: float
     price_version: int | None
     cost_micros: int
     gateway_id: str
@@ -130,6 +131,7 @@ def _request_row(gateway_id: str, record: RequestRecord, prices: Prices) -> Requ
         tokens_estimated=record.tokens_estimated,
         first_token_ms=record.first_token_ms,
         duration_ms=record.duration_ms,
+        waited_ms=record.waited_ms,
         price_version=version,
         cost_micros=cost,
         gateway_id=_text(gateway_id),

@@ -73,6 +73,7 @@ def batch(first: int, count: int = 10, gateway: str = "gw-1") -> UsageBatch:
                 status="ok",
                 prompt_tokens=10,
                 completion_tokens=number,
+                waited_ms=1.5,
             )
             for number in range(first, first + count)
         ),
@@ -137,6 +138,7 @@ async def test_usage_becomes_rows_spend_and_answers(start: START, bus: Bus, post
     assert listed == {"*": PriceView(price=price.price, version=outcome.sequence)}
     answer = await bus.ask(AskUsage(by="project"), UsageAnswer)
     assert [(row.name, row.requests, row.cost_micros) for row in answer.rows] == [("acme/research/chat", 20, 580)]
+    assert answer.rows[0].waited_ms == 30
     with pytest.raises(AskFailed, match="by one of org, team, project, key, model"):
         await bus.ask(AskUsage(by="colour"), UsageAnswer)
     assert await inconsistencies(postgres_dsn) == []
