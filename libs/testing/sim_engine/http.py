@@ -319,11 +319,14 @@ class Connection(asyncio.Protocol):
             return f"max_tokens must be at least 1, got {limit}.", "max_tokens"
         if asked.n not in (None, 1):
             return "this engine generates one answer: n must be 1", "n"
-        if prompt_tokens + (limit or 1) > self._site.context_length:
+        if prompt_tokens + (limit or 1) > (window := self._site.context_length):
+            most = max(0, window - (limit or 0))
+            # As vLLM, which counts a prompt until it is too long and no further.
             return (
-                f"This model's maximum context length is {self._site.context_length} tokens. However, you requested "
-                f"{limit or 1} output tokens and your prompt contains {prompt_tokens} input tokens."
-            ), "max_tokens"
+                f"You passed {min(prompt_tokens, most + 1)} input tokens and requested {limit or 0} output tokens. "
+                f"However, the model's context length is only {window} tokens, resulting in a maximum input length of "
+                f"{most} tokens. Please reduce the length of the input prompt."
+            ), "input_tokens"
         return "", ""
 
     def _own_behaviour(self, behaviour: Behaviour, request: Request, asked: Asked) -> Behaviour:

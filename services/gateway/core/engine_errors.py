@@ -45,18 +45,17 @@ _CONTEXT = re.compile(
     re.IGNORECASE,
 )
 _WINDOW = re.compile(
-    r"context (?:length|size|window)(?: is| of)? \(?(\d+)|(?:maximum )?model length of (\d+)|"
-    r"max_(?:model|seq)_len\D{0,5}(\d+)",
+    r"context (?:length|size|window)(?: is only| is| of)? \(?([\d,]+)|(?:maximum )?model length of ([\d,]+)|"
+    r"max_(?:model|seq)_len\D{0,5}([\d,]+)",
     re.IGNORECASE,
 )
 _PROMPT = re.compile(
-    r"(?<!at least )\b(\d+) (?:input tokens|in the messages|tokens from the input)|request \((\d+) tokens\)|"
-    r"(?:prompt|input) \((?:length )?(\d+)",
+    r"\b([\d,]+) (?:input tokens|in the messages|tokens from the input)|request \(([\d,]+) tokens\)|"
+    r"(?:prompt|input)(?: length)? \((?:length )?([\d,]+)",
     re.IGNORECASE,
 )
-"""What vLLM calls "at least so many" is not how many there are."""
 _ANSWER = re.compile(
-    r"\b(\d+) (?:output tokens|in the completion|tokens for the completion)|is too large: (\d+)", re.IGNORECASE
+    r"\b([\d,]+) (?:output tokens|in the completion|tokens for the completion)|is too large: ([\d,]+)", re.IGNORECASE
 )
 _NO_MEDIA = re.compile(
     r"(?:image|audio|video|multi-?modal).{0,40}not supported|not a multi-?modal|"
@@ -69,7 +68,18 @@ MESSAGE_CHARACTERS = 500
 
 def _figure(pattern: re.Pattern[str], said: str) -> int | None:
     found = pattern.search(said)
-    return int(next(filter(None, found.groups()))) if found is not None else None
+    digits = next(filter(None, found.groups())).replace(",", "") if found is not None else ""
+    return int(digits) if digits else None
+
+
+def _too_long(said: str, error: _UpstreamError) -> ContextExceeded:
+    words = "" if _INTERNAL.search(said) else said[:MESSAGE_CHARACTERS]
+    prompt = error.n_prompt_tokens or _figure(_PROMPT, said)
+    answer, window = _figure(_ANSWER, said), error.n_ctx or _figure(_WINDOW, said)
+    if prompt is not None and answer and window is not None and prompt + answer == window + 1:
+        # vLLM counts until it is too much, and no further.
+        prompt = None
+    return ContextExceeded(words, error.param, prompt, answer, window)
 
 
 def fault_in(payload: bytes, status: int) -> Fault:
@@ -99,11 +109,7 @@ def fault_in(payload: bytes, status: int) -> Fault:
 def _told(status: int, said: str | None, error: _UpstreamError) -> Fault:
     said = said or ""
     if status in (400, 413, 422, 500) and _CONTEXT.search(f"{said} {error.type} {error.code}"):
-        words = "" if _INTERNAL.search(said) else said[:MESSAGE_CHARACTERS]
-        prompt = error.n_prompt_tokens or _figure(_PROMPT, said)
-        return ContextExceeded(
-            words, error.param, prompt, _figure(_ANSWER, said), error.n_ctx or _figure(_WINDOW, said)
-        )
+        return _too_long(said, error)
     if status in (400, 415, 422, 500, 501) and _NO_MEDIA.search(said):
         return Fault(
             400, "unsupported_content", "The model behind this name reads text only: leave out everything else."

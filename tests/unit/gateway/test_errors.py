@@ -115,6 +115,11 @@ def test_a_prompt_over_the_context_has_one_code(error: dict[str, Any], status: i
             (None, 32000, 32768),
         ),
         (
+            "You passed 769 input tokens and requested 32000 output tokens. However, the model's context length is "
+            "only 32768 tokens, resulting in a maximum input length of 768 tokens. Please reduce the length.",
+            (None, 32000, 32768),
+        ),
+        (
             "'max_tokens' or 'max_completion_tokens' is too large: 32000. This model's maximum context length is 32768 "
             "tokens and your request has 8000 input tokens (32000 > 32768 - 8000).",
             (8000, 32000, 32768),
@@ -140,6 +145,21 @@ def test_what_does_not_fit_is_told_in_figures(said: str, figures: tuple[int | No
             "input length and `max_tokens` exceed context limit: 8000 + 32000 > 32768, decrease input length or "
             "`max_tokens` and try again"
         )
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Input length (37,184) exceeds model's maximum context length (32,768).",
+        "You passed 37184 input tokens and requested 0 output tokens. However, the model's context length is only "
+        "32768 tokens, resulting in a maximum input length of 32768 tokens.",
+        "This model's maximum context length is 32768 tokens. However, your request has 37184 input tokens.",
+        "The decoder prompt (length 37184) is longer than the maximum model length of 32768.",
+    ],
+)
+def test_a_prompt_that_alone_is_too_long_is_told_in_figures(said: str) -> None:
+    fault = fault_in(json.dumps({"error": {"message": said, "code": 400}}).encode(), 400)
+    assert fault.message == "prompt is too long: 37184 tokens > 32768 maximum"
 
 
 def test_llama_cpps_figures() -> None:

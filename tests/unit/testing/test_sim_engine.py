@@ -184,7 +184,7 @@ async def test_models_tokenize_version_and_unknown_paths(sim_engine: SimEngine) 
         ({"messages": []}, 400, "messages is required", "messages"),
         ({"messages": "hello"}, 400, "Expected `array | null`", None),
         ({"max_tokens": 0}, 400, "max_tokens must be at least 1", "max_tokens"),
-        ({"max_tokens": 99999}, 400, "maximum context length is 32768 tokens", "max_tokens"),
+        ({"max_tokens": 99999}, 400, "context length is only 32768 tokens", "input_tokens"),
         ({"n": 2}, 400, "n must be 1", "n"),
         ({"sim": {"tok_sec": 1}}, 400, "tok_sec", "sim"),
     ],
