@@ -23,7 +23,7 @@ from tests.e2e.engines import fetch
 from .blows import Blows
 from .changes import Changes
 from .load import TENANTS, Load, create_keys
-from .reconcile import differences, over_limit, overspent
+from .reconcile import differences, over_rpm, over_tpm, overspent
 from .story import story
 
 FLEET = Path(__file__).with_name("fleet.yaml")
@@ -41,8 +41,6 @@ BUDGETS = {
 HEALED_S = 90.0
 """From the last blow until every part is ready and every model served; a bus that lost its servers is waited for."""
 LEDGER_S = 60.0
-EXCESS_MICROS = 0
-EXCESS_REQUESTS = 2
 
 
 @dataclass
@@ -103,10 +101,12 @@ async def run(seed: int, seconds: float, directory: Path, say: Callable[[str], N
         result.wrong += differences(load.asked, ledger, key_ids, PRICES)
         result.wrong += await inconsistencies(dsn)
         budgets = {key_ids[one.name]: one.budget_micros for one in TENANTS if one.budget_micros is not None}
-        result.wrong += overspent(ledger, budgets | BUDGETS, EXCESS_MICROS)
+        result.wrong += overspent(ledger, budgets | BUDGETS)
         for tenant in TENANTS:
             if tenant.rpm is not None:
-                result.wrong += over_limit(load.asked, tenant, EXCESS_REQUESTS)
+                result.wrong += over_rpm(ledger, key_ids[tenant.name], tenant.rpm)
+            if tenant.tpm is not None:
+                result.wrong += over_tpm(ledger, key_ids[tenant.name], tenant.tpm)
         replayed = await asyncio.to_thread(cluster.json, "events", "replay")
         if replayed["same"] is not True:
             result.wrong.append("the log folds to another state than the scheduler's")

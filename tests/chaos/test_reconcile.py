@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -13,11 +13,12 @@ from libs.testing.ledger import LedgerRow
 from libs.testing.traffic import Answer
 
 from .load import TENANTS, Asked
-from .reconcile import differences, over_limit, overspent
+from .reconcile import differences, over_rpm, over_tpm, overspent
 from .story import FREEZES_S, parts, story
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)
-STEADY, BOTS = TENANTS[0], TENANTS[2]
+HALF_A_SECOND = timedelta(seconds=0.5)
+STEADY = TENANTS[0]
 KEYS = {tenant.name: f"k-{tenant.name}" for tenant in TENANTS}
 PRICES = {"talk": Price(model="talk", prompt_micros=1000, completion_micros=3000)}
 ROW = LedgerRow("r-1", AT, AT, "k-steady", "acme/lab/web", "talk", "ok", 5, 0, 7, False, 1, 26, "gw-1")
@@ -70,11 +71,14 @@ def test_a_row_of_a_request_that_never_heard_its_id_is_no_difference() -> None:
 
 def test_budgets_and_limits_are_held_to_what_is_promised() -> None:
     rows = [replace(ROW, request_id=f"r-{n}", cost_micros=100) for n in range(10)]
-    assert not list(overspent(rows, {"k-steady": 900, "acme/lab": 1000}, 100))
-    assert len(list(overspent(rows, {"k-steady": 899, "acme/lab": 999}, 0))) == 2
-    burst = [Asked(BOTS, "whole", Answer(f"r-{n}", 200, started=100 + n / 2)) for n in range(62)]
-    assert not list(over_limit(burst, BOTS, 2))
-    assert len(list(over_limit(burst, BOTS, 1))) == 1
+    assert not list(overspent(rows, {"k-steady": 1000, "acme/lab": 1000}))
+    assert len(list(overspent(rows, {"k-steady": 999, "acme/lab": 999}))) == 2
+    burst = [replace(ROW, opened_at=AT + n * HALF_A_SECOND) for n in range(62)]
+    assert not list(over_rpm(burst, "k-steady", 60))
+    assert len(list(over_rpm(burst, "k-steady", 59))) == 1
+    used = [replace(ROW, opened_at=AT + 2 * n * HALF_A_SECOND, closed_at=AT + 2 * n * HALF_A_SECOND) for n in range(5)]
+    assert not list(over_tpm(used, "k-steady", 37)), "three have ended more than a second before the last begins"
+    assert len(list(over_tpm(used, "k-steady", 36))) == 1
 
 
 def test_a_story_follows_from_its_seed_and_hits_everything() -> None:
