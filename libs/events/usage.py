@@ -59,7 +59,8 @@ class RequestRecord(Value, frozen=True, kw_only=True):
     reasoning_tokens: int = 0
     """Counted inside ``completion_tokens``."""
     tokens_estimated: bool = False
-    """The engine's own count was not seen: content events were counted, the prompt's length was estimated."""
+    """The engine's own count was not seen, or cannot be: content events were counted, the prompt's length was
+    estimated."""
     first_token_ms: float | None = None
     duration_ms: float = 0.0
     waited_ms: float = 0.0

@@ -29,12 +29,13 @@ from .core.dialects import Events, Spoken
 from .core.doubles import refuse_doubles
 from .core.engine_errors import fault_in
 from .core.errors import Fault, event_of
+from .core.estimate import answers_in, longest, plausible_tokens
 from .core.kinds import EMBEDDINGS, MESSAGES, Kind
 from .core.protocols.events import BadStream
 from .core.raw import present
 from .core.spelling import mended
 from .core.sse import EventStream, Overlong
-from .core.usage import answer_in
+from .core.usage import answer_in, usage_object
 from .door import Door, Handler, open_to
 from .keepalive import KeepAlives
 from .limits import Limits
@@ -111,25 +112,22 @@ class Completions:
         if self._routes.stopped is not None:
             raise errors.stopped("", "system_stopped", self._routes.stopped)
         meter = Meter(self._spool, self._rates, call, kind, key)
-        body = mended(await call.body(self._max_body_bytes))
-        refuse_doubles(body)
-        media = messages.media(body)
-        spoken = None
-        if kind.dialect is not None:
-            spoken = kind.dialect(body, call.request_id.removeprefix("req-"), time.time)
-            call.warn(spoken.warnings)
-            body = spoken.body
-        asked = bodies.read(body, kind.content, spoken is not None)
-        served = open_to(self._routes, key, asked.model)
-        if served.route.stopped is not None:
-            raise errors.stopped(served.route.model, served.route.stopped, served.route.stopped_reason)
-        body = self._room.within(call, kind, asked, served, body)
-        check(asked, media, served, kind)
-        meter.about(asked.model, served.route.model, bool(asked.stream), len(body))
+        # Every request with a valid key counts, also one that is refused for what is in it.
+        refusal = self._limits.refusal(call, key)
         try:
+            body, media, spoken, asked, served = await self._understood(call, kind, key)
+        except Fault:
+            if refusal is not None:
+                raise refusal from None
+            raise
+        route = served.route
+        most = plausible_tokens(asked, len(body), route.context_length, served.max_tokens)
+        meter.about(asked.model, route.model, bool(asked.stream), len(body), most, longest(asked, route.context_length))
+        try:
+            if refusal is not None:
+                raise refusal
             if key.budgets:
                 meter.hold = self._budgets.hold(key, kind, asked, served, len(body), call.started_at)
-            self._limits.admit(call, key)
             try:
                 body = await self._judged(call, key, asked, served, body)
             except RecursionError:
@@ -159,6 +157,26 @@ class Completions:
             raise
 
     # before an engine is asked
+
+    async def _understood(
+        self, call: Call, kind: Kind, key: KeyView
+    ) -> tuple[bytes, Media | None, Spoken | None, Asked, Served]:
+        """The request, as far as it can be answered. Raises Fault (400, 404, 413, 503), Abandoned."""
+        body = mended(await call.body(self._max_body_bytes))
+        refuse_doubles(body)
+        media = messages.media(body)
+        spoken = None
+        if kind.dialect is not None:
+            spoken = kind.dialect(body, call.request_id.removeprefix("req-"), time.time)
+            call.warn(spoken.warnings)
+            body = spoken.body
+        asked = bodies.read(body, kind.content, spoken is not None)
+        served = open_to(self._routes, key, asked.model)
+        if served.route.stopped is not None:
+            raise errors.stopped(served.route.model, served.route.stopped, served.route.stopped_reason)
+        body = self._room.within(call, kind, asked, served, body)
+        check(asked, media, served, kind)
+        return body, media, spoken, asked, served
 
     async def _judged(self, call: Call, key: KeyView, asked: Asked, served: Served, body: bytes) -> bytes:
         """The body as it may go to the engine. Raises Fault when a policy refuses it."""
@@ -294,6 +312,11 @@ class Completions:
         if call.answered:
             raise UpstreamFailure("odd", "the answer is no stream, and one has begun")
         answer = answer_in(payload)
+        estimated = False
+        if answer is not None and (corrected := meter.correction(answer, len(payload))) is not None:
+            estimated = corrected.estimated
+            payload = bodies.edited(payload, {"usage": msgspec.json.encode(usage_object(corrected))})
+            answer = answer_in(payload)
         if answer is not None and present(answer.error) and not present(answer.choices):
             raise self._engines.refusal(fault_in(payload, 502))
         if spoken is None:
@@ -311,6 +334,7 @@ class Completions:
         if used is None:
             meter.tokens = max(1, len(payload) // 4)
             used = meter.estimate()
+        used.estimated = used.estimated or estimated
         meter.close("ok", 200, used)
         await call.answer(200, payload)
         return None
@@ -319,7 +343,7 @@ class Completions:
         self, call: Call, meter: Meter, asked: Asked, spoken: Spoken | None, connection: Connection
     ) -> None:
         # ``events`` finds and counts what the engine sends, ``say`` makes of it what the client reads.
-        events = EventStream(asked.wants_usage or spoken is not None)
+        events = EventStream(asked.wants_usage or spoken is not None, answers_in(asked))
         say = _saying(spoken)
         try:
             out = await self._passed(call, meter, events, say, connection)
@@ -386,7 +410,8 @@ class Completions:
             await self._cut_short(call, meter, events, say, out, errors.upstream_broken())
             raise UpstreamFailure("closed", "the stream ended without an end")
         meter.delivering(events.tokens, events.usage)
-        used = events.usage.used() if events.usage is not None else meter.estimate()
+        said = events.used()
+        used = meter.believed(said) if said is not None else meter.estimate()
         out += say.feed(events.close(used))
         meter.close("ok", 200, used)
         if not call.answered:

@@ -11,7 +11,7 @@ from libs.events.views import KeyView
 
 from .call import Call, Headers
 from .core import errors
-from .core.errors import Protocol
+from .core.errors import Fault, Protocol
 from .core.neighbours import fits
 from .core.table import TableFull
 from .core.windows import Unit
@@ -48,12 +48,13 @@ class Limits:
     def __init__(self, rates: Rates) -> None:
         self._rates = rates
 
-    def admit(self, call: Call, key: KeyView) -> None:
-        """Count the request, and tell the client what is left. Raises Fault: 429 over a limit, when nothing counts;
-        503 where no more limits can be counted."""
+    def refusal(self, call: Call, key: KeyView) -> Fault | None:
+        """Count the request, and tell the client what is left. None: it may go on; else (429, 503) nothing counts."""
         names = limited(key)
+        if (names or key.budgets) and self._rates.stood_still:
+            return errors.catching_up()
         if not names:
-            return
+            return None
         now = time.monotonic()
         counts = self._rates.counts
         counted: list[str] = []
@@ -65,14 +66,15 @@ class Limits:
             levels = self._levels(key, now)
         except TableFull:
             self._take_back(counted, now)
-            raise errors.too_many_names() from None
+            return errors.too_many_names()
         call.headers += headers(levels, call.protocol, call.started_at)
         for level in levels:
             if level.over is not None:
                 self._take_back(counted, now)
-                raise errors.over_rate(level.whose, level.limit, level.unit, level.over, ())
+                return errors.over_rate(level.whose, level.limit, level.unit, level.over, ())
         if any(level.near for level in levels):
             self._rates.hurry()
+        return None
 
     def _take_back(self, names: list[str], now: float) -> None:
         for name in names:

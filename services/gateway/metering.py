@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -17,10 +18,12 @@ from .call import Call
 from .core.errors import busy, not_metered
 from .core.kinds import Kind
 from .core.table import TableFull
-from .core.usage import Usage, Used, estimate_prompt
+from .core.usage import Answer, Usage, Used, estimate_prompt, of_all_choices
 from .limits import limited
 from .projections import Target
 from .rates import Rates
+
+log = logging.getLogger("llmgw.gateway")
 
 
 class Question(NamedTuple):
@@ -36,7 +39,17 @@ class Meter:
 
     __slots__ = (
         *("_body_bytes", "_call", "_closed", "_key", "_kind", "_model", "_model_asked", "_rates", "_slot", "_spool"),
-        *("_told", "prompt_tokens", "question", "attempts", "failed_replicas", "first_token_ms", "hold"),
+        *(
+            "_most",
+            "_told",
+            "_longest",
+            "prompt_tokens",
+            "question",
+            "attempts",
+            "failed_replicas",
+            "first_token_ms",
+            "hold",
+        ),
         *("replica_id", "stream", "tokens", "waited_ms"),
     )
 
@@ -48,6 +61,8 @@ class Meter:
         self._key = key
         self._model = self._model_asked = ""
         self._body_bytes = 0
+        self._most = (0, 0)
+        self._longest = 0
         self._slot: int | None = None
         self._closed = False
         self.stream = False
@@ -68,7 +83,13 @@ class Meter:
         self.hold: Hold | None = None
         """What it holds of budgets."""
 
-    def about(self, model_asked: str, model: str, stream: bool, body_bytes: int) -> None:
+    def about(
+        self, model_asked: str, model: str, stream: bool, body_bytes: int, most: tuple[int, int], longest: int
+    ) -> None:
+        """``most``: prompt and completion tokens that an engine can have used, see ``plausible_tokens``; ``longest``:
+        those of one of its answers."""
+        self._most = most
+        self._longest = longest
         self._model_asked = model_asked
         self._model = model
         self.stream = stream
@@ -116,7 +137,7 @@ class Meter:
     def estimate(self) -> Used:
         """Of an answer without an end: what was delivered, and the prompt as an engine said, or else a guess at it."""
         if self.tokens and self._told is not None:
-            used = self._told.used()
+            used = self.believed(self._told.used())
             used.completion = max(used.completion, self.tokens)
             return used
         if not self.tokens:
@@ -126,6 +147,33 @@ class Meter:
         else:
             prompt = estimate_prompt(self._body_bytes)
         return Used(prompt=prompt, completion=self.tokens, estimated=True)
+
+    def believed(self, used: Used, answer_bytes: int = 0) -> Used:
+        """What an engine says was used, or what was counted here in its place where that cannot be; then it is marked
+        as estimated. ``answer_bytes`` is the length of an answer that came in one piece."""
+        if used.within(self._most):
+            return used
+        log.warning(
+            "%s says of request %s that it used %d prompt and %d completion tokens of at most %d and %d: counted here",
+            *(self.replica_id, self._call.request_id, used.prompt, used.completion, *self._most),
+        )
+        metrics.IMPLAUSIBLE.labels(self._model).inc()
+        counted = Used(prompt=used.prompt, completion=used.completion, estimated=True)
+        if not 0 <= used.prompt <= self._most[0]:
+            known = self.prompt_tokens
+            counted.prompt = min(estimate_prompt(self._body_bytes) if known is None else known, self._most[0])
+        if not 0 <= used.completion <= self._most[1]:
+            counted.completion = min(max(self.tokens, answer_bytes // 4), self._most[1])
+        return counted
+
+    def correction(self, answer: Answer, answer_bytes: int) -> Used | None:
+        """What an answer that came in one piece used, where its engine does not say that; None where it does, or says
+        nothing."""
+        if answer.usage is None:
+            return None
+        said = answer.usage.used()
+        used = self.believed(of_all_choices(answer, self._longest) or said, answer_bytes)
+        return used if used != said else None
 
     @property
     def unanswered(self) -> Question | None:

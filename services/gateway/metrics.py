@@ -48,6 +48,11 @@ BREAKERS_OPEN = Gauge(
 SPOOL_BACKLOG = Gauge(
     "llmgw_gateway_spool_backlog_bytes", "Usage written down and not yet published.", multiprocess_mode="livesum"
 )
+IMPLAUSIBLE = Counter(
+    "llmgw_gateway_implausible_usage_total",
+    "Answers whose engine said it used what cannot be; counted here.",
+    ["model"],
+)
 CUT = Counter("llmgw_gateway_cut_total", "Requests found unfinished when a worker was started again.")
 CHECKS = Counter("llmgw_gateway_checks_total", "Checks sent to the guard, by what came of them.", ["outcome"])
 VERDICT = Histogram(

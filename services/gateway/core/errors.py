@@ -354,6 +354,17 @@ def too_many_names() -> Fault:
     )
 
 
+def catching_up() -> Fault:
+    return Fault(
+        503,
+        "gateway_busy",
+        "This gateway stood still for a while and is hearing what others have used of limits and budgets meanwhile. "
+        "Try again in a moment.",
+        kind="server_error",
+        retry_after_s=1,
+    )
+
+
 def not_metered() -> Fault:
     return Fault(
         503,

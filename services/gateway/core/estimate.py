@@ -16,6 +16,9 @@ UNSAID_TOKENS = 4096
 """Of an answer whose request does not say how long it may be, where the model's limit is not lower. Few answers are
 longer, and with a model's whole context nearly every budget would be too short for a single request."""
 
+AROUND_TOKENS = 64
+"""Which the gateway knows nothing of: of a template around a prompt, or behind the end of an answer."""
+
 ANSWERS = frozenset({"openai.chat", "openai.completions", "openai.responses", "anthropic.messages"})
 """Protocols whose requests have an answer of tokens."""
 
@@ -29,9 +32,20 @@ def most_tokens(asked: Asked, kind: Kind, body_bytes: int, context_length: int, 
     prompt = -(-body_bytes // BYTES_A_TOKEN)
     if kind.protocol not in ANSWERS:
         return prompt, 0
-    prompts = _prompts(asked)
-    said = max((tokens for _, tokens in asked.limits()), default=min(max_tokens, UNSAID_TOKENS))
-    return min(prompt, prompts * context_length), prompts * (asked.n or 1) * said
+    prompts = prompts_in(asked)
+    said = longest(asked, min(max_tokens, UNSAID_TOKENS))
+    return min(prompt, prompts * context_length), answers_in(asked) * said
+
+
+def plausible_tokens(asked: Asked, body_bytes: int, context_length: int, max_tokens: int) -> tuple[int, int]:
+    """Prompt and completion tokens an engine may say it used; more than that it cannot have.
+
+    No token is shorter than a byte; what a template or an image adds is within the context. An engine may count its
+    last tokens differently, or work out a few that are thrown away.
+    """
+    said = longest(asked, max(max_tokens, context_length))
+    answer = said + said // 10 + AROUND_TOKENS
+    return prompts_in(asked) * (max(body_bytes, context_length) + AROUND_TOKENS), answers_in(asked) * answer
 
 
 def most_micros(price: Price, prompt_tokens: int, completion_tokens: int) -> int:
@@ -39,7 +53,17 @@ def most_micros(price: Price, prompt_tokens: int, completion_tokens: int) -> int
     return max(price.cost_micros(prompt_tokens, cached, completion_tokens) for cached in (0, prompt_tokens))
 
 
-def _prompts(asked: Asked) -> int:
+def longest(asked: Asked, unsaid: int) -> int:
+    """Tokens of one answer at most; ``unsaid`` where the request does not say."""
+    return max((tokens for _, tokens in asked.limits()), default=unsaid)
+
+
+def answers_in(asked: Asked) -> int:
+    """How many are asked for at once."""
+    return prompts_in(asked) * (asked.n or 1)
+
+
+def prompts_in(asked: Asked) -> int:
     """A text completion may have several, each with an answer of its own."""
     if not present(asked.prompt) or not bytes(asked.prompt).startswith(b"["):
         return 1

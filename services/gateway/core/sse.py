@@ -144,11 +144,24 @@ class EventStream:
     """
 
     __slots__ = (
-        *("_after", "_before", "_first", "_last", "_lines", "_opening", "_usage_event", "failure", "finished"),
+        *(
+            "_after",
+            "_before",
+            "_first",
+            "_last",
+            "_lines",
+            "_opening",
+            "_usage_event",
+            "_choices",
+            "_several",
+            "failure",
+            "finished",
+        ),
         *("started", "stopped", "tokens", "usage", "wants_usage"),
     )
 
-    def __init__(self, wants_usage: bool) -> None:
+    def __init__(self, wants_usage: bool, choices: int = 1) -> None:
+        """``choices``: answers in it; of several an engine may say what each used."""
         self._lines = Lines()
         self._opening: list[bytes] = []
         self._first: bytes | None = None
@@ -157,6 +170,9 @@ class EventStream:
         self._before = self._after = b""
         """The bytes around the text of an event that had nothing but text; b"": none was seen."""
         self.wants_usage = wants_usage
+        self._choices = choices
+        self._several: list[Used] = []
+        """Said at the end of each of several choices."""
         self.tokens = 0
         """Events with content given so far: at least so many tokens."""
         self.usage: Usage | None = None
@@ -199,11 +215,26 @@ class EventStream:
                 self._note_stop(chunk)
         return self.stopped
 
+    def used(self) -> Used | None:
+        """What the engine said the answer used, all of its choices; None: it did not say."""
+        if self._choices > 1 and len(self._several) > 1:
+            together = self._several[0]
+            for used in self._several[1:]:
+                together = Used(
+                    prompt=max(together.prompt, used.prompt),
+                    cached=min(together.cached, used.cached),
+                    completion=together.completion + used.completion,
+                    reasoning=together.reasoning + used.reasoning,
+                )
+            return together
+        return self.usage.used() if self.usage is not None else None
+
     def close(self, used: Used) -> bytes:
         """The last events: usage for a client that asked, then ``[DONE]``."""
         if not self.wants_usage:
             return b"data: [DONE]\n\n"
-        return (self._usage_event or self._made_usage(used)) + b"data: [DONE]\n\n"
+        said = self._usage_event if self.usage is not None and self.usage.used() == used else None
+        return (said or self._made_usage(used)) + b"data: [DONE]\n\n"
 
     def _apart(self, block: bytes) -> bytes:
         out: list[bytes] = []
@@ -245,6 +276,7 @@ class EventStream:
         if chunk.usage is not None:
             self.usage = chunk.usage
             if not chunk.choices:
+                self._several.append(chunk.usage.used())
                 self._usage_event = _event(data)
                 return None
         if self._first is None:

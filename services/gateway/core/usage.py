@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from .raw import ABSENT
+from .raw import ABSENT, present
 
 
 class Used(msgspec.Struct):
@@ -18,6 +18,10 @@ class Used(msgspec.Struct):
     completion: int = 0
     reasoning: int = 0
     estimated: bool = False
+
+    def within(self, most: tuple[int, int]) -> bool:
+        """Whether an engine can have used so many prompt and completion tokens, of ``most`` each."""
+        return 0 <= self.prompt <= most[0] and 0 <= self.completion <= most[1]
 
 
 class _PromptDetails(msgspec.Struct):
@@ -59,8 +63,17 @@ class Answer(msgspec.Struct):
     usage: Usage | None = None
     error: msgspec.Raw = ABSENT
     choices: msgspec.Raw = ABSENT
+    timings: msgspec.Raw = ABSENT
+    """llama.cpp's."""
 
 
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+    message: msgspec.Raw = ABSENT
+    text: msgspec.Raw = ABSENT
+
+
+_choices = msgspec.json.Decoder(list[_Choice])
 _answer = msgspec.json.Decoder(Answer)
 
 
@@ -86,6 +99,28 @@ def _odd_answer(payload: bytes) -> Answer | None:
         usage = None
     error, choices = (ABSENT if fields.get(name) is None else msgspec.Raw(b"{}") for name in ("error", "choices"))
     return Answer(usage=usage, error=error, choices=choices)
+
+
+def of_all_choices(answer: Answer, most: int) -> Used | None:
+    """What an answer with several choices used; None where its engine says that itself.
+
+    llama.cpp says of the first choice only. One that was cut at its length has ``most`` tokens; how many the others
+    have is estimated from how long they are.
+    """
+    if answer.usage is None or not present(answer.timings) or not present(answer.choices):
+        return None
+    try:
+        choices = _choices.decode(answer.choices)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if len(choices) < 2:
+        return None
+    used = answer.usage.used()
+    for choice in choices[1:]:
+        tokens = max(1, len(bytes(choice.message if present(choice.message) else choice.text)) // 4)
+        used.completion += most if choice.finish_reason == "length" else min(tokens, most)
+    used.estimated = True
+    return used
 
 
 def estimate_prompt(text_bytes: int) -> int:

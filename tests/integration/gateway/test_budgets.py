@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import anthropic
+import msgspec
 import openai
 import pytest
 
@@ -325,3 +326,47 @@ async def test_a_gateway_that_is_new_knows_at_once_what_the_others_hold(
     await first.stop()
     late = await priced.gateway(await connect_as("gateway"), "gw-3")
     assert used(late, "k-late") == held, "also of one that has ended, until the ledger says it"
+
+
+async def test_a_gateway_under_another_name_over_its_spool_counts_nothing_twice(
+    priced: World, connect_as: Callable[[str], Awaitable[Bus]]
+) -> None:
+    """As a container is that was made anew: it has another host name, and the same volume."""
+    await priced.key("sk-moved", key_id="k-moved", budgets=(budget(30_000, "k-moved"),))
+    first = await start(priced, connect_as, "host-a")
+    for _ in range(2):
+        assert (await first.chat(key="sk-moved", max_tokens=8)).status == 200
+    held = used(first, "k-moved")
+    await eventually(lambda: len(priced.records) == 2)
+    await first.stop()
+    (priced.directory / "host-b").symlink_to(priced.directory / "host-a")
+    again = await start(priced, connect_as, "host-b")
+    assert used(again, "k-moved") == held
+    await spent(priced, "k-moved", held, 2)
+    await eventually(lambda: holds(again, "k-moved") == 0)
+    assert used(again, "k-moved") == held
+    assert (await again.chat(key="sk-moved", max_tokens=8)).status == 200
+    await eventually(lambda: len(priced.records) == 3)
+    assert len({batch.gateway_id for batch in priced.batches}) == 1
+
+
+async def test_usage_is_published_again_where_the_ledger_follows_another_stream(
+    priced: World, connect_as: Callable[[str], Awaitable[Bus]]
+) -> None:
+    await priced.key("sk-anew", key_id="k-anew", budgets=(budget(30_000, "k-anew"),))
+    gateway = await start(priced, connect_as)
+    assert (await gateway.chat(key="sk-anew", max_tokens=8)).status == 200
+    held = used(gateway, "k-anew")
+    await eventually(lambda: len(priced.records) == 1)
+    word = Spend(key_id="k-anew", period="2026-11", requests=0, prompt_tokens=0, completion_tokens=0, cost_micros=0)
+    view = priced.bus.view("spend", Spend)
+    await view.put("k-anew", msgspec.structs.replace(word, ledger=10**6, epoch="2026-01-01"))
+    await eventually(lambda: holds(gateway, "k-anew") == 0)
+    assert (await gateway.chat(key="sk-anew", max_tokens=8)).status == 200
+    await eventually(lambda: len(priced.records) == 2)
+    assert gateway.service is not None
+    before = gateway.service._spool.marks.end
+    assert before > 0
+    await view.put("k-anew", msgspec.structs.replace(word, epoch="2026-02-02", spent_micros={"total": held}))
+    await eventually(lambda: gateway.service._spool.marks.epoch == "2026-02-02" and gateway.service._spool.marks.end)  # type: ignore[union-attr]
+    assert used(gateway, "k-anew") >= 2 * held - 2, "until it is counted"

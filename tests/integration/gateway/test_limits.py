@@ -10,6 +10,9 @@ from datetime import datetime
 import pytest
 
 from libs.bus import Bus
+from libs.events.budget import LevelBudget
+from libs.events.tenancy import Price
+from libs.events.views import PriceView
 from libs.testing import eventually
 from libs.testing.engine import SimEngine
 from services.gateway.rates import EVERY_S
@@ -17,6 +20,8 @@ from services.gateway.rates import EVERY_S
 from .conftest import Client, Response, World
 
 REVOKED_WITHIN_S = 2.0
+BUDGET = LevelBudget(account="k-odd", amount_micros=1, period="total")
+PRICE = Price(model="sim", completion_micros=1_000_000)
 
 
 @pytest.fixture
@@ -139,3 +144,28 @@ async def test_what_is_left_is_said_in_the_words_of_each_protocol(
     refused = await gateway.send("POST", "/v1/messages", body, key="sk-both")
     assert (refused.status, refused.headers["anthropic-ratelimit-requests-remaining"]) == (429, "0")
     assert 1 <= int(refused.headers["retry-after"]) <= 61
+
+
+async def test_every_request_with_a_valid_key_counts_whatever_is_wrong_with_it(
+    three: tuple[Client, Client, Client], world: World
+) -> None:
+    await world.key("sk-odd", key_id="k-odd", rpm=10, project="a/b/odd", budgets=(BUDGET,))
+    await world.bus.view("prices", PriceView).put("sim", PriceView(price=PRICE, version=1))
+    await known(three, "k-odd")
+    gateway = three[0]
+    chat = "/v1/chat/completions"
+    messages = [{"role": "user", "content": "hi"}]
+    for status, body in (
+        (404, {"model": "nobody", "messages": messages}),
+        (400, b'{"model": '),
+        (400, {"model": "sim"}),
+        (400, {"model": "sim", "messages": messages, "max_completion_tokens": 10**9}),
+        (402, {"model": "sim", "messages": messages, "max_tokens": 9}),
+    ):
+        for _ in range(2):
+            response = await gateway.send("POST", chat, body, key="sk-odd")
+            assert response.status == status, response.body
+    for body in ({"model": "sim", "messages": messages}, b"{", {"model": "nobody", "messages": messages}):
+        response = await gateway.send("POST", chat, body, key="sk-odd")
+        assert (response.status, response.headers["x-ratelimit-remaining-requests"]) == (429, "0")
+    assert (await gateway.send("POST", chat, b"{", key="sk-nobody")).status == 401
