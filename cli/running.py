@@ -24,8 +24,9 @@ from cli.output import Quiet
 from cli.parts import CONTROL, GATEWAY, NATS, POSTGRES, Layout
 from cli.run import stop_engines_of
 from cli.supervisor import Part, Supervisor
-from libs.bus import BusError, NoRoom, ensure, supervise
+from libs.bus import AskFailed, Bus, BusError, NoRoom, ensure, supervise
 from libs.bus.topology import LEAST_USAGE_BYTES, USAGE_BYTES
+from libs.events.questions import STANDINGS, Standing
 from libs.runtime.servers.nats import NoBinary
 from libs.runtime.servers.postgres import PrepareFailed
 
@@ -177,6 +178,7 @@ class Running:
             await declare(cluster, keys, self._fleet.items, self._with_model)
             self._phase("starting", "waiting for the first answer")
             model = await answered(cluster, layout.base_url, keys.client.key, self._waits)
+            troubles = await self._troubles(bus)
         endpoint = Endpoint(
             base_url=layout.base_url,
             client_key=keys.client.key,
@@ -185,11 +187,21 @@ class Running:
             postgres_dsn=layout.postgres.dsn(),
         )
         self._home.publish(endpoint)
-        self._phase("ready", "")
+        self._phase("ready", "\n".join(troubles))
         self._console.show()
         shown = endpoint if sys.stdout.isatty() else without_keys(endpoint, self._home)
         for line in banner(shown, model, self._home):
             self._console.plain(line)
+        for line in troubles:
+            self._say(line)
+
+    async def _troubles(self, bus: Bus) -> list[str]:
+        """What the services say that those who run them should know."""
+        found: list[str] = []
+        for kind in STANDINGS.values():
+            with suppress(AskFailed):
+                found += (await bus.ask(kind(), Standing)).problems
+        return found
 
     def _shown(self, part: Part) -> Part:
         self._console.follow(part.name, part.log)

@@ -70,7 +70,8 @@ def up(
         log_bytes = home.log("up").stat().st_size if home.log("up").exists() else 0
         wait_detached(home, detached(home), log_bytes)
         endpoint = home.endpoint()
-        out.one(endpoint, [f"llmgw is up: {endpoint.base_url} (keys in {home.endpoint_file})"])
+        said = [f"but {line}" for line in home.record().reason.splitlines()]
+        out.one(endpoint, [f"llmgw is up: {endpoint.base_url} (keys in {home.endpoint_file})", *said])
         return
     quiet()
     console = Console(home.log("up"))

@@ -94,6 +94,8 @@ class Accounting:
         reasons = self.authority.not_ready()
         if self._writer.away:
             reasons.append(self._writer.away)
+        elif self.authority.leading and not self._writer.compared:
+            reasons.append("ledger and bus were not compared yet")
         return reasons
 
 

@@ -75,6 +75,9 @@ class LedgerWriter:
         self._asked = 0.0
         self._order = Order(0, 0)
         self._origin: Origin | None = None
+        self._counting = ""
+        self.compared = False
+        """Whether this instance knows how ledger and bus stand to each other, as their writer."""
         self._reached = 0
         """The highest sequence this instance knows to be in the ledger."""
         self._withheld = True
@@ -131,8 +134,14 @@ class LedgerWriter:
         known, holds_requests = await self._ledger.origin()
         progress = await self._bus.progress(DURABLE)
         beginning = begin(known, holds_requests, await self._stream(known, progress.done), datetime.now(UTC))
+        self.compared = True
         if beginning.after is not None:
+            self._counting = (
+                f"the ledger is counted anew from messages {beginning.after + 1} to {progress.done} of USAGE: until "
+                "that is done, usage and budgets lack some of it"
+            )
             await self._count_anew(known, beginning.origin, beginning.after, progress.done)
+            self._counting = ""
         elif beginning.origin is not known:
             await self._ledger.begin(beginning.origin)
         self._origin, _ = await self._ledger.origin()
@@ -180,10 +189,10 @@ class LedgerWriter:
     @property
     def told(self) -> list[str]:
         """What happened to ledger or bus that those who run them should know of, for a week."""
-        origin = self._origin
-        if origin is None or not origin.why or datetime.now(UTC) - origin.begun_at > TOLD_FOR:
-            return []
-        return [origin.why]
+        said, origin = [self._counting] if self._counting else [], self._origin
+        if origin is not None and origin.why and datetime.now(UTC) - origin.begun_at < TOLD_FOR:
+            said.append(origin.why)
+        return said
 
     async def _publish(self) -> None:
         """Have the bucket say what the ledger says, where commits do not see to it themselves.
@@ -243,6 +252,7 @@ class LedgerWriter:
             await worker.stop()
         self._spend.forget()
         self._withheld = True
+        self.compared, self._counting = False, ""
 
     async def write(self, deliveries: list[Delivery]) -> None:
         """One batch, in one transaction. Returns when it is in the ledger, whether by this call or an earlier one."""
