@@ -28,7 +28,7 @@ from libs.events.subjects import matches
 from .aside import stand_aside
 from .bus import Bus, Fence, NotLeader
 from .delivery import MESSAGE_ID, Delivery
-from .follow import Follower
+from .follow import Follower, gone_back
 from .lease import RENEW_S
 from .metrics import WENT_BACK
 from .snapshot import Snapshot
@@ -152,8 +152,9 @@ class Authority(Generic[S]):
             self._opening = asyncio.create_task(self._open(self._on_known), name=f"{self._service} opens")
 
     async def _standing(self, _question: AskStanding) -> Standing:
-        problems = tuple(self._problems())
-        return Standing(instance=self.instance, leads=self.leading, position=self.position, problems=problems)
+        dropped = self._snapshot.dropped(datetime.now(UTC)) if self._snapshot is not None else ""
+        problems = [*self._problems(), *([dropped] if dropped else [])]
+        return Standing(instance=self.instance, leads=self.leading, position=self.position, problems=tuple(problems))
 
     async def _open(self, on_known: Callable[[], Awaitable[None]]) -> None:
         assert self._follower is not None
@@ -184,18 +185,17 @@ class Authority(Generic[S]):
         try:
             extent = await self._bus.transport.extent("EVENTS")
             self._stream = extent.epoch
-            found = self._snapshot.load(extent.epoch, extent.last)
-            stored = await self._bus.transport.message("EVENTS", found.position) if found is not None else None
+            place = self._snapshot.place()
+            why_not = await gone_back(self._bus.transport, "EVENTS", place, extent) if place is not None else ""
         except BusError as why:
             log.warning("%s reads the log from its beginning, and keeps no snapshot: %s", self._service, why)
             return 0
-        if found is None:
-            return 0
-        if stored is None or stored.mark != found.mark:
+        if why_not:
             WENT_BACK.labels("EVENTS").inc()
-            log.error(
-                "%s reads the log from its beginning: since its snapshot it was put back from a copy", self._service
-            )
+            log.error("%s reads the log from its beginning: %s", self._service, why_not)
+            self._snapshot.drop(why_not, datetime.now(UTC))
+        found = self._snapshot.load(extent.epoch, extent.last)
+        if found is None:
             return 0
         self.state, self._saved, self._mark = found.state, found.position, found.mark
         self._applied = {cause: Applied(*about) for cause, about in found.applied.items()}
@@ -288,7 +288,7 @@ class Authority(Generic[S]):
         self._void = f"{why}; beginning anew"
         self._lose(self._void)
         if self._snapshot is not None:
-            self._snapshot.drop()
+            self._snapshot.drop(why, datetime.now(UTC))
         self._bus.begin_anew(why)
 
     # leading

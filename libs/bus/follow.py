@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from .metrics import WENT_BACK
 from .tasks import end
@@ -33,6 +34,30 @@ RETRY_S = 0.2
 LOOK_AGAIN_S = 5.0
 """A stream that seems to have gone back is looked at once more after so long: a leader that was cut off from its
 replicas is known by then."""
+
+
+class Place(NamedTuple):
+    """How far a stream was read."""
+
+    epoch: str
+    """Of the stream; empty: not known."""
+    position: int
+    mark: str
+    """Of the message there; empty: not known."""
+
+
+async def gone_back(transport: Transport, stream: str, place: Place, extent: Extent) -> str:
+    """Why a stream, as it is now, is not the one that was read; empty: it is. Raises BusAway."""
+    if place.epoch and extent.epoch != place.epoch:
+        return f"{stream} was made anew on {extent.epoch}"
+    if extent.last < place.position:
+        return f"{stream} was put back from a copy: it ends at {extent.last}, and {place.position} was read"
+    if place.position and place.mark:
+        stored = await transport.message(stream, place.position)
+        # One that is gone was too old, or one too many of its subject.
+        if stored is not None and stored.mark != place.mark:
+            return f"{stream} was put back from a copy: another message stands at {place.position}"
+    return ""
 
 
 class Follower:
@@ -181,27 +206,18 @@ class Follower:
     async def _same_history(self) -> None:
         """Raises WentBack, BusAway."""
         extent = await self._transport.extent(self._stream)
-        why = await self._gone_back(extent)
+        place = Place(self._epoch or extent.epoch, self.position, self._mark)
+        why = await gone_back(self._transport, self._stream, place, extent)
         if why and extent.replicas > 1:
             await asyncio.sleep(LOOK_AGAIN_S)
-            why = await self._gone_back(await self._transport.extent(self._stream))
+            extent = await self._transport.extent(self._stream)
+            why = await gone_back(self._transport, self._stream, place, extent)
         if why:
             raise WentBack(why)
-
-    async def _gone_back(self, extent: Extent) -> str:
-        """Why the stream is not the one that was read; empty: it is."""
-        self._epoch = self._epoch or extent.epoch
-        if extent.epoch != self._epoch:
-            return f"{self._stream} was made anew on {extent.epoch}"
-        if extent.last < self.position:
-            return f"{self._stream} was put back from a copy: it ends at {extent.last}, and {self.position} was read"
-        if self.position:
+        self._epoch = place.epoch
+        if self.position and not self._mark:
             stored = await self._transport.message(self._stream, self.position)
-            # One that is gone was too old, or one too many of its subject.
-            if stored is not None and stored.mark != (self._mark or stored.mark):
-                return f"{self._stream} was put back from a copy: another message stands at {self.position}"
-            self._mark = stored.mark if stored is not None else self._mark
-        return ""
+            self._mark = stored.mark if stored is not None else ""
 
     async def _listed(self, listing: bool) -> bool:
         if listing and self._relist is not None:

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -19,6 +19,8 @@ import msgspec
 
 import libs.events
 from libs.events import BadPayload, UnknownTag
+
+from .follow import Place
 
 log = logging.getLogger("llmgw.bus")
 
@@ -43,6 +45,7 @@ Causes = dict[str, tuple[datetime, str, int]]
 """Commands carried out lately: when, the event's tag, its sequence."""
 
 
+TOLD_FOR = timedelta(days=7)
 DIGEST = 64
 """Hexadecimal digits of the SHA-256 that stands before the rest of the file."""
 
@@ -54,6 +57,17 @@ class _File(msgspec.Struct):
     mark: str
     applied: Causes
     state: msgspec.Raw
+
+
+class _Header(msgspec.Struct):
+    stream: str
+    position: int
+    mark: str
+
+
+class _Dropped(msgspec.Struct):
+    at: datetime
+    why: str
 
 
 class Found(msgspec.Struct, Generic[S], frozen=True):
@@ -85,6 +99,7 @@ class Snapshot(Generic[S]):
         """``keep`` makes of a state what is written, of the type ``kind``, which msgspec must be able to read back;
         ``restore`` makes a state of it. A state that msgspec can read back needs neither."""
         self._path = path
+        self._note = path.with_name(f"{path.stem}-dropped.json")
         self._kind = kind
         self._keep = keep
         self._restore = restore
@@ -120,19 +135,40 @@ class Snapshot(Generic[S]):
         data = msgspec.json.encode(_File(self._code, stream, position, mark, applied, raw))
         return _digest(data) + data
 
-    def drop(self) -> None:
-        """There is none any more."""
-        self._path.unlink(missing_ok=True)
-
-    def write(self, data: bytes) -> None:
-        """Whole or not at all, whenever the process ends. A disk that is full costs the cache, nothing else."""
-        scratch = self._path.with_name(f"{self._path.name}.{os.getpid()}-{id(self)}.new")
+    def place(self) -> Place | None:
+        """How far in which log there is one, whatever code made it."""
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            data = self._path.read_bytes()
+            file = msgspec.json.decode(data[DIGEST:], type=_Header) if _digest(data[DIGEST:]) == data[:DIGEST] else None
+        except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+            return None
+        return Place(file.stream, file.position, file.mark) if file is not None else None
+
+    def drop(self, why: str, now: datetime) -> None:
+        """There is none any more, as its log is no more; that is remembered for a week."""
+        self._path.unlink(missing_ok=True)
+        self.write(msgspec.json.encode(_Dropped(now, why)), self._note)
+
+    def dropped(self, now: datetime) -> str:
+        """Why one was dropped in the last week, as a sentence; empty: none was."""
+        try:
+            note = msgspec.json.decode(self._note.read_bytes(), type=_Dropped)
+        except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+            return ""
+        if now - note.at > TOLD_FOR:
+            return ""
+        return f"{note.why}, noticed on {note.at:%Y-%m-%d %H:%M}: what was said after that is gone"
+
+    def write(self, data: bytes, path: Path | None = None) -> None:
+        """Whole or not at all, whenever the process ends. A disk that is full costs the cache, nothing else."""
+        path = path or self._path
+        scratch = path.with_name(f"{path.name}.{os.getpid()}-{id(self)}.new")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            scratch.rename(self._path)
+            scratch.rename(path)
         except OSError as error:
-            log.warning("the snapshot %s could not be written: %s", self._path, error)
+            log.warning("the snapshot %s could not be written: %s", path, error)

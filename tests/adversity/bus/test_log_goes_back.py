@@ -14,6 +14,7 @@ from libs.bus.follow import Follower
 from libs.events.commands import CordonNode
 from libs.events.leadership import SchedulerPulse
 from libs.events.node import NodeJoined
+from libs.events.questions import SchedulerStanding, Standing
 from libs.events.subjects import plane
 from libs.events.views import LibraryEntry
 from libs.testing import eventually
@@ -214,6 +215,8 @@ async def test_a_leader_whose_log_went_back_ends_and_the_next_one_begins_with_th
     await following.start()
     await eventually(lambda: following.leading)
     assert following.term > first_term
+    told = (await bus.ask(SchedulerStanding(), Standing)).problems
+    assert told[0].startswith("EVENTS was put back from a copy: it ends at ")
     assert (await bus.command(CordonNode(machine_id="other"))).status == "done"
     assert following.state.cordoned == {"kept": "", "other": ""}
     await following.stop()
