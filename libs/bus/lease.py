@@ -49,7 +49,11 @@ class Lease:
             last = await self._transport.last("KV_leases", self._subject)
             if last is None:
                 free_at = 0
-            elif last.headers.get("KV-Operation") == "DEL" or (earlier_run and self._ours(last.payload)):
+            elif (
+                last.headers.get("KV-Operation") == "DEL"
+                or last.payload == self._value  # taken, or renewed, without our learning of it
+                or (earlier_run and self._ours(last.payload))
+            ):
                 free_at = last.sequence
             else:
                 self._look_at(last.sequence, asked)
@@ -98,10 +102,12 @@ class Lease:
                 if last is None or last.payload != self._value:
                     self._revision = None
                     return False
-                self._revision = await self._store(last.sequence)
+                try:
+                    self._revision = await self._store(last.sequence)
+                except WrongSequence as why:
+                    # It is ours, and an earlier renewal is still being agreed on.
+                    raise BusAway(str(why)) from None
             self._renewed = asked
-        except WrongSequence:
-            self._revision = None
         except BusAway:
             if time.monotonic() - self._renewed > TTL_S:
                 self._revision = None

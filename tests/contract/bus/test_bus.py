@@ -21,7 +21,7 @@ from libs.bus import (
     ensure,
 )
 from libs.bus.nats_transport import NatsTransport
-from libs.bus.transport import TooLarge
+from libs.bus.transport import BusAway, TooLarge, WrongSequence
 from libs.events import encode
 from libs.events.commands import RevokeKey
 from libs.events.leadership import SchedulerElected, SchedulerPulse
@@ -311,6 +311,33 @@ async def test_a_lease_is_held_by_one_and_expires(open_bus: Open) -> None:
     assert await theirs.take()
     assert not await mine.take()
     assert not await mine.renew()
+
+
+async def test_a_lease_whose_answer_was_lost_is_its_takers(open_bus: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus, other = await open_bus("scheduler"), await open_bus("scheduler")
+    lease, theirs = bus.lease("scheduler", "a"), other.lease("scheduler", "b")
+    store, problems = bus.transport.store, [BusAway("no answer came")]
+
+    async def store_and_fail(*arguments: Any, **options: Any) -> int:
+        sequence = await store(*arguments, **options)
+        if problems:
+            raise problems.pop()
+        return sequence
+
+    monkeypatch.setattr(bus.transport, "store", store_and_fail)
+    assert not await lease.take()
+    assert await lease.take()
+    assert not await theirs.take()
+
+    async def in_process(*arguments: Any, **options: Any) -> int:
+        raise WrongSequence("beside one that three servers do not agree on yet")
+
+    monkeypatch.setattr(bus.transport, "store", in_process)
+    assert await lease.renew()  # it lasts on
+    monkeypatch.setattr(bus.transport, "store", store)
+    assert await lease.renew()
+    assert not await theirs.take()
+    await lease.release()
 
 
 async def test_a_restarted_instance_takes_its_own_lease_at_once_and_the_earlier_run_loses_it(open_bus: Open) -> None:
