@@ -18,7 +18,7 @@ from cli.failure import Failed
 from cli.headers import headers_of_models
 from cli.library import bring
 from cli.plan import Current, Step, document, plan, pruning, sections, still_used, unknown_policies
-from cli.visible import say
+from cli.say import say
 from libs.events.codec import encode
 from libs.events.commands import DefineModel, ImportVersion
 from libs.events.questions import (

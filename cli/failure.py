@@ -6,7 +6,7 @@ from typing import IO, Any
 
 import click
 
-from cli.visible import visible
+from libs.runtime.visible import visible
 
 
 class Failed(click.ClickException):

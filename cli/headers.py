@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from cli.cluster import Cluster
 from cli.failure import Failed
-from cli.visible import say
+from cli.say import say
 from libs.events.headers import ModelHeaders
 from libs.events.model import ModelSpec
 from libs.events.questions import AskHeaders, HeadersAnswer, ListNodes, NodesAnswer

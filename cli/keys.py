@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from cli.cluster import Cluster, on_cluster
+from cli.say import say
 from cli.tenancy import allowance, allowance_options, amendment, changed_options, path_of
-from cli.visible import say
 from libs.events.commands import AmendKey, CreateKey, RevokeKey
 from libs.events.questions import ListTenancy, TenancyAnswer
 from libs.events.tenancy import Allowance, Role

@@ -10,7 +10,7 @@ import msgspec
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.progress import ProgressLine, words
-from cli.visible import say
+from cli.say import say
 from libs.bus import Delivery
 from libs.events import encode_token, plane, tag_of
 from libs.events.commands import CancelImport, ImportVersion, RemoveVersion

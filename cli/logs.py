@@ -10,7 +10,7 @@ import click
 from cli.cluster import Cluster, on_cluster
 from cli.events import last_sequence
 from cli.failure import Failed
-from cli.visible import say
+from cli.say import say
 from libs.bus import Delivery
 from libs.events.questions import AskLogs, ListModels, ListNodes, LogsAnswer, ModelsAnswer, NodesAnswer
 from libs.events.shard import ShardEvent

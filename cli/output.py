@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import click
 import msgspec
 
-from cli.visible import in_json, in_one_line, say
+from cli.say import say
+from libs.runtime.visible import in_json, in_one_line
 
 
 class Output(Protocol):

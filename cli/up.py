@@ -22,8 +22,8 @@ from cli.parts import Layout, ports_needed
 from cli.ports import choose
 from cli.processes import alive, end, seen, wait_gone
 from cli.running import Running, stop_engines
+from cli.say import say
 from cli.supervisor import last_words
-from cli.visible import say
 
 HOLD_S = 30.0
 STOP_S = 90.0

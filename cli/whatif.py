@@ -14,7 +14,7 @@ from cli.declared import KINDS, Item, read
 from cli.events import last_sequence
 from cli.failure import Failed
 from cli.past import events_until, last_samples
-from cli.visible import say
+from cli.say import say
 from libs.events.commands import DefineModel, DrainNode, RemoveModel, StopModel
 from libs.events.contract import Command
 from libs.events.model import ModelSpec

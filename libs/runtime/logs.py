@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
 from . import traces
+from .visible import in_json, visible
 
 Format = Literal["auto", "json", "console"]
 
@@ -46,7 +47,7 @@ class JsonLines(logging.Formatter):
             line["trace_id"] = trace_id
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return blank(json.dumps(line, ensure_ascii=False, default=str))
+        return in_json(blank(json.dumps(line, ensure_ascii=False, default=str)))
 
 
 class ConsoleLines(logging.Formatter):
@@ -63,7 +64,7 @@ class ConsoleLines(logging.Formatter):
         text = f"{time} {self._service}  {level}{record.getMessage()}{extra}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
-        return blank(text)
+        return visible(blank(text))
 
 
 def configure(

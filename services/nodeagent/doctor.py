@@ -17,6 +17,7 @@ import msgspec
 from libs.events.questions import Finding
 from libs.runtime import settings as settings_files
 from libs.runtime.settings import SettingsError
+from libs.runtime.visible import in_json, visible
 
 from .adapters.surroundings import ThisMachine
 from .changes import Changes
@@ -42,7 +43,9 @@ def main(arguments: list[str]) -> int:
     facts = gather(ThisMachine(), settings, there)
     found = examine(facts).findings
     sys.stdout.write(
-        as_json(settings.machine_id, facts, found) if options.json else as_text(settings.machine_id, found)
+        in_json(as_json(settings.machine_id, facts, found))
+        if options.json
+        else visible(as_text(settings.machine_id, found))
     )
     return code(found)
 

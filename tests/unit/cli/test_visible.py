@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cli.console import Console
 from cli.failure import Failed
 from cli.output import Json, Text
-from cli.visible import in_json, in_one_line, visible
+from libs.runtime.visible import in_json, in_one_line, visible
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b5n\r\x08gone\u202eevil\x7f"
 SHOWN = r"\x1b]0;title\x07\x1b[2J\x9b5n\r\x08gone\u202eevil\x7f"
@@ -55,9 +55,9 @@ def test_every_output_is_clean(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 
 def test_commands_print_in_no_other_way() -> None:
-    own = {"visible.py", "output.py", "failure.py", "console.py", "progress.py", "main.py"}
+    own = {"say.py", "output.py", "failure.py", "console.py", "progress.py", "main.py"}
     for file in (Path(__file__).parents[3] / "cli").glob("*.py"):
         if file.name in own:
             continue
         found = re.findall(r"click\.(?:echo|secho)\(|\bprint\(|sys\.std(?:out|err)\.write", file.read_text())
-        assert found == [], f"{file.name}: print with cli.visible.say or the command's Output"
+        assert found == [], f"{file.name}: print with cli.say.say or the command's Output"

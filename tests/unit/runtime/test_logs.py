@@ -73,3 +73,16 @@ def test_secrets_are_blanked(secret: str) -> None:
 def test_plain_words_stay() -> None:
     for text in ("http://127.0.0.1:8080/v1 is up", "bearer of news", "SUBJECT llmgw.evt", "14:02:01 a@b.c"):
         assert logs.blank(text) == text
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_no_control_character_of_what_is_logged_reaches_a_terminal(form: logs.Format) -> None:
+    stream = io.StringIO()
+    logs.configure("gateway", "gateway-1", form=form, stream=stream)
+
+    logging.getLogger("x").warning("the model %s", "\x1b]0;title\x07\x9b2J")
+
+    said = stream.getvalue()
+    assert "\x1b" not in said
+    assert "\x9b" not in said
+    assert "title" in said

@@ -1,4 +1,4 @@
-"""What reaches a terminal: the one way out for text that others may have written (names, reasons, engines' output).
+"""Text that others may have written (names, reasons, engines' output), as it may reach a terminal.
 
 A terminal obeys control characters: they move the cursor, change what was printed, set the window's title or answer as
 if typed. None goes out raw.
@@ -7,8 +7,6 @@ if typed. None goes out raw.
 from __future__ import annotations
 
 import re
-
-import click
 
 COLOURS = re.compile("\x1b\\[[0-9;]*m")
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
@@ -33,8 +31,3 @@ def in_json(text: str) -> str:
 
 def _code(found: re.Match[str]) -> str:
     return repr(found[0])[1:-1]
-
-
-def say(text: str, *, err: bool = False) -> None:
-    """A line of text to standard output, or to standard error."""
-    click.echo(visible(text), err=err)
