@@ -47,7 +47,12 @@ class Accounting:
             snapshot=Snapshot(settings.data_dir / "snapshot.json", State, core),
         )
         self._writer = LedgerWriter(
-            bus, self._ledger, self._spend, lambda: self.authority.leading, lambda: self.authority.state.prices
+            bus,
+            self._ledger,
+            self._spend,
+            lambda: self.authority.leading,
+            lambda: self.authority.state.prices,
+            settings.keep_requests_months,
         )
         self._room = RoomKeeper(bus, lambda: self.authority.leading)
         self._tasks: list[asyncio.Task[None]] = []
@@ -56,6 +61,7 @@ class Accounting:
         await self.authority.start()
         self._tasks = [
             self._bus.background("the ledger's writer", self._writer.run),
+            self._bus.background("the ledger's tidying", self._writer.tidy),
             self._bus.background("the publisher of spend", self._spend.run),
             self._bus.background("the keeper of room in streams", self._room.run),
         ]

@@ -21,7 +21,7 @@ from .adapters.postgres import Committed, Entry, Ledger, LedgerChanged, Postgres
 from .core.order import Order
 from .core.origin import Origin, Reached, Stream, begin
 from .core.prices import Prices
-from .core.rows import BadFact, RequestRow, VerdictRow, request_rows, verdict_rows
+from .core.rows import BadFact, RequestRow, VerdictRow, months_back, request_rows, verdict_rows
 from .core.spending import Complete, Sum, ended_at, published, sums_of
 from .projections import SpendPublisher
 from .recount import recount
@@ -36,8 +36,10 @@ LOOK_EVERY_S = 0.25
 ASK_EVERY_S = 2.0
 """How often PostgreSQL is asked whether it is there."""
 
-DROP_EVERY_S = 3600.0
-"""How often sums of periods that ended long ago are dropped."""
+TIDY_EVERY_S = 3600.0
+"""How often it is looked for what is not kept any more."""
+TIDY_AGAIN_S = 600.0
+"""After PostgreSQL could not: somebody may be reading what is to go."""
 DROPPED_AT_ONCE = 5_000
 """Sums dropped in one transaction: whoever commits waits for it."""
 
@@ -65,7 +67,10 @@ class LedgerWriter:
         spend: SpendPublisher,
         leading: Callable[[], bool],
         prices: Callable[[], Prices],
+        keep_months: int,
     ) -> None:
+        """``keep_months``: whole months of which every request is kept, beside this one; 0: all."""
+        self._keep_months = keep_months
         self._bus = bus
         self._ledger = ledger
         self._spend = spend
@@ -82,7 +87,6 @@ class LedgerWriter:
         """The highest sequence this instance knows to be in the ledger."""
         self._withheld = True
         """Something in the ledger is not published yet: nobody looked, or something before it is missing."""
-        self._drop_at = 0.0
         self._entering = asyncio.Lock()
         self.away = "PostgreSQL was not reached yet"
         """Why nothing can be written; empty: it can."""
@@ -104,7 +108,6 @@ class LedgerWriter:
         if self._worker is not None and not self.away:
             try:
                 await self._publish()
-                await self._drop_ended()
             except (BusAway, PostgresAway, TimeoutError) as why:
                 log.info("spend waits: %s", why)
 
@@ -239,12 +242,26 @@ class LedgerWriter:
     def _say(self, sums: Sequence[Sum], complete: Complete, at: datetime) -> None:
         self._spend.add(published(sums, at, complete), at)
 
-    async def _drop_ended(self) -> None:
-        if time.monotonic() < self._drop_at:
-            return
-        dropped = await self._ledger.drop(ended_at(datetime.now(UTC)), DROPPED_AT_ONCE)
-        if dropped < DROPPED_AT_ONCE:
-            self._drop_at = time.monotonic() + DROP_EVERY_S
+    async def tidy(self) -> None:
+        """Drop sums of periods that ended long ago, and single requests of months that are not kept; for ever."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self._worker is None or self.away:
+                continue
+            now = datetime.now(UTC)
+            try:
+                if await self._ledger.drop(ended_at(now), DROPPED_AT_ONCE) == DROPPED_AT_ONCE:
+                    continue
+                before = months_back(now, self._keep_months)
+                month = await self._ledger.roll_up(before) if self._keep_months else None
+            except PostgresAway as why:
+                log.warning("the ledger is tidied up later: %s", why)
+                await asyncio.sleep(TIDY_AGAIN_S)
+                continue
+            if month is None:
+                await asyncio.sleep(TIDY_EVERY_S)
+            else:
+                log.info("requests of %s are kept as sums by hour, key and model from now on", f"{month:%Y-%m}")
 
     async def _stop(self) -> None:
         worker, self._worker = self._worker, None

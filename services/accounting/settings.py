@@ -19,6 +19,15 @@ class AccountingSettings(CommonSettings, frozen=True, kw_only=True, forbid_unkno
         Meta(description="File that holds the database instead of postgres_dsn, so that no setting holds a password."),
     ] = None
 
+    keep_requests_months: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Whole months, beside the present one, of which the ledger keeps every request; of older ones "
+            "it keeps sums by hour, key, project and model, and nothing of what guards found. 0: all, for ever.",
+        ),
+    ] = 0
+
     def dsn(self) -> str:
         """The database, from wherever it stands. Raises ValueError when its file cannot be read."""
         if self.postgres_dsn_file is None:

@@ -16,7 +16,7 @@ from libs.events.questions import UsageRow
 from ..core.origin import Origin, Reached
 from ..core.rows import RequestRow, VerdictRow, months_of
 from ..core.spending import Sum, periods_at
-from . import origin, schema
+from . import origin, rollup, schema
 
 CONNECT_S = 5.0
 COMMIT_S = 30.0
@@ -73,6 +73,22 @@ _TOUCHED = (
 )
 
 
+_USAGE = """
+WITH sums AS (
+    SELECT {name} AS name, count(*) AS requests, sum(prompt_tokens) AS prompt_tokens,
+        sum(cached_tokens) AS cached_tokens, sum(completion_tokens) AS completion_tokens,
+        sum(cost_micros) AS cost_micros, coalesce(sum(waited_ms), 0) AS waited_ms
+    FROM llmgw.request WHERE {kept} GROUP BY 1
+    UNION ALL
+    SELECT {name}, sum(requests), sum(prompt_tokens), sum(cached_tokens), sum(completion_tokens),
+        sum(cost_micros), sum(waited_ms)
+    FROM llmgw.usage_hour WHERE {hours} GROUP BY 1
+)
+SELECT name, sum(requests)::bigint AS requests, sum(prompt_tokens)::bigint AS prompt_tokens,
+    sum(cached_tokens)::bigint AS cached_tokens, sum(completion_tokens)::bigint AS completion_tokens,
+    sum(cost_micros)::bigint AS cost_micros, sum(waited_ms) AS waited_ms
+FROM sums GROUP BY 1 ORDER BY 1 LIMIT $2
+"""
 _EVERY_ACCOUNT = "SELECT account, requests FROM llmgw.spend WHERE period = 'total'"
 _DROP_ENDED = """
 DELETE FROM llmgw.spend WHERE ctid = ANY(ARRAY(SELECT ctid FROM llmgw.spend WHERE period = ANY($1) LIMIT $2))
@@ -258,6 +274,26 @@ class Ledger:
                 done = await self._writer.execute(_DROP_ENDED, list(periods), most)
                 return int(done.rpartition(" ")[2])
 
+    async def roll_up(self, before: date) -> date | None:
+        """Keep the oldest month before one as sums only; which it was, None: there is none.
+
+        Over a connection of its own: it takes as long as it takes.
+        """
+        with _mapped():
+            connection = await asyncpg.connect(self._dsn, timeout=CONNECT_S, command_timeout=rollup.ROLL_UP_S)
+            try:
+                for month in await rollup.months_before(connection, "verdict", before):
+                    await rollup.drop_verdicts(connection, month)
+                months = await rollup.months_before(connection, "request", before)
+                if not months:
+                    return None
+                await rollup.roll_up(connection, months[0])
+                return months[0]
+            finally:
+                connection.terminate()
+                for known in self._partitions.values():
+                    known.clear()
+
     async def sums(self, at: datetime, accounts: Collection[str]) -> list[Sum]:
         """Of accounts, in the periods that hold at a time."""
         async with self._reading() as connection:
@@ -277,22 +313,20 @@ class Ledger:
         self, by: str, since: datetime | None, until: datetime | None, after: str, most: int
     ) -> list[UsageRow]:
         """Sums of the requests that closed from ``since`` up to before ``until``, by one of NAMES: the first ``most``
-        names after ``after``."""
+        names after ``after``. Of months that are kept as sums an hour counts whole, by its beginning."""
         arguments: list[Any] = [after, most]
-        conditions = [f"{NAMES[by]} > $1"] if after else ["$1 = ''"]
+        kept = [f"{NAMES[by]} > $1"] if after else ["$1 = ''"]
+        hours = list(kept)
         if since is not None:
             arguments.append(since)
-            conditions.append(f"closed_at >= ${len(arguments)}")
+            kept.append(f"closed_at >= ${len(arguments)}")
+            hours.append(f"hour >= ${len(arguments)}")
         if until is not None:
             arguments.append(until)
             # What was opened later was closed later: this leaves whole partitions aside.
-            conditions.append(f"closed_at < ${len(arguments)} AND opened_at < ${len(arguments)}")
-        query = (
-            f"SELECT {NAMES[by]} AS name, count(*) AS requests, sum(prompt_tokens) AS prompt_tokens,"
-            " sum(cached_tokens) AS cached_tokens, sum(completion_tokens) AS completion_tokens,"
-            " sum(cost_micros)::bigint AS cost_micros, coalesce(sum(waited_ms), 0) AS waited_ms FROM llmgw.request"
-            f" WHERE {' AND '.join(conditions)} GROUP BY 1 ORDER BY 1 LIMIT $2"
-        )
+            kept.append(f"closed_at < ${len(arguments)} AND opened_at < ${len(arguments)}")
+            hours.append(f"hour < ${len(arguments)}")
+        query = _USAGE.format(name=NAMES[by], kept=" AND ".join(kept), hours=" AND ".join(hours))
         async with self._reading() as connection:
             return [UsageRow(**row) for row in await connection.fetch(query, *arguments)]
 

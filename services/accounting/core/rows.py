@@ -105,6 +105,12 @@ def next_month(month: date) -> date:
     return date(month.year + month.month // 12, month.month % 12 + 1, 1)
 
 
+def months_back(at: datetime, count: int) -> date:
+    """The first day of the UTC month so many months before the one a time lies in."""
+    number = at.year * 12 + at.month - 1 - count
+    return date(number // 12, number % 12 + 1, 1)
+
+
 def _request_row(gateway_id: str, record: RequestRecord, prices: Prices) -> RequestRow:
     closed_at = _time(record.closed_at)
     prompt, cached = _count(record.prompt_tokens), _count(record.cached_tokens)

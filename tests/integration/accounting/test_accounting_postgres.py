@@ -13,7 +13,7 @@ from libs.events.views import Spend
 from libs.testing.ledger import inconsistencies, rows
 from services.accounting.adapters import postgres, schema
 from services.accounting.adapters.postgres import Entry, Ledger, PostgresAway, PostgresRefused
-from services.accounting.core.rows import RequestRow, VerdictRow
+from services.accounting.core.rows import RequestRow, VerdictRow, months_back
 from services.accounting.core.spending import Complete, Sum, ended_at, published
 
 LATER = ("waited_ms",)
@@ -187,6 +187,44 @@ async def test_sums_of_ended_periods_are_dropped_and_requests_stay(ledger: Ledge
     await connection.close()
     assert any("spend_period" in line[0] for line in plan)
     assert len(await rows(postgres_dsn)) == 2
+
+
+async def test_requests_of_months_that_are_not_kept_become_sums_that_say_the_same(
+    ledger: Ledger, postgres_dsn: str
+) -> None:
+    months = [NOON - timedelta(days=days) for days in (0, 31, 62, 93, 124)]
+    requests = [row(n, at, model="small" if n % 3 else "big") for n, at in enumerate(months * 4)]
+    found = VerdictRow(months[-1], 7, 0, "g-1", "req-1", "a/b/c", False, "[]", 40)
+    await ledger.commit(Entry(requests, [found]), NOON)
+
+    async def usage() -> list[object]:
+        until = NOON - timedelta(days=40)
+        hour = until.replace(minute=0, second=0, microsecond=0)
+        return [
+            *[await ledger.usage(by, None, None, "", 100) for by in postgres.NAMES],
+            await ledger.usage("key", None, hour, "", 100),
+            await ledger.usage("model", hour, None, "", 100),
+            await ledger.usage("key", None, None, "k-0", 100),
+        ]
+
+    before = await usage()
+    oldest = months_back(NOON, 2)
+    assert oldest == datetime(2026, 9, 1, tzinfo=UTC).date()
+    gone = []
+    while (month := await ledger.roll_up(oldest)) is not None:
+        gone.append(month.month)
+    assert gone == [7, 8]
+    assert await usage() == before
+    assert len(await rows(postgres_dsn)) == 12
+    connection = await asyncpg.connect(postgres_dsn)
+    assert await connection.fetchval("SELECT count(*) FROM llmgw.verdict") == 0
+    await connection.close()
+    # One that comes late enters a new partition of its month, and its sums are added to those there are.
+    await ledger.commit(Entry([row(1000, months[-1])]), NOON)
+    late = await usage()
+    assert late != before
+    assert (await ledger.roll_up(oldest), await ledger.roll_up(oldest)) == (months[-1].date().replace(day=1), None)
+    assert await usage() == late
 
 
 async def test_a_ledger_from_before_accounts_gets_their_sums(

@@ -242,6 +242,24 @@ async def test_an_account_nobody_has_any_more_leaves_what_is_published(
     assert again.counted == 1, "what is called the same is charged to the same account"
 
 
+async def test_old_months_become_sums_where_a_setting_says_so(
+    nats_server: NatsServer, bus: Bus, postgres_dsn: str, tmp_path: Path
+) -> None:
+    connection = await connect(BusSettings(url=nats_server.url, identity="accounting"))
+    settings = AccountingSettings(postgres_dsn=postgres_dsn, data_dir=tmp_path, instance="one", keep_requests_months=1)
+    service = build(settings, connection)
+    await service.start()
+    long_ago = datetime.now(UTC) - timedelta(days=70)
+    first = batch(0, 20)
+    records = [msgspec.structs.replace(one, opened_at=long_ago, closed_at=long_ago) for one in first.records[:10]]
+    await bus.append(msgspec.structs.replace(first, records=(*records, *first.records[10:])), cause="gw-1:0")
+    await eventually(lambda: _rows(postgres_dsn, 10), 30)
+    answer = await bus.ask(AskUsage(by="key"), UsageAnswer)
+    assert [(row.name, row.requests) for row in answer.rows] == [("k-aaaaaaaaaa", 20)]
+    await service.stop()
+    await connection.close()
+
+
 async def test_one_bad_message_is_parked_alone(start: START, bus: Bus, postgres_dsn: str) -> None:
     broken = batch(0, 1)
     record = broken.records[0]
