@@ -12,9 +12,11 @@ import msgspec
 from cli.cluster import Cluster, on_cluster
 from cli.events import last_sequence
 from cli.failure import Failed
+from cli.headers import headers_of_models
 from cli.model_plan import plan_model
 from cli.past import TIME, events_until
 from cli.plan import differences
+from libs.events.codec import encode
 from libs.events.commands import (
     DefineModel,
     PromoteModel,
@@ -28,7 +30,7 @@ from libs.events.commands import (
 )
 from libs.events.explanation import Explanation
 from libs.events.model import EngineName, ModelSpec, Profile, Scaling
-from libs.events.questions import ExplainModel, ListModels, ModelExplained, ModelsAnswer
+from libs.events.questions import Examined, ExamineScheduler, ExplainModel, ListModels, ModelExplained, ModelsAnswer
 from libs.events.refusal import Refused
 
 
@@ -126,7 +128,14 @@ async def define(
         profiles=(profile,),
         scaling=Scaling(min=replicas),
     )
-    outcome = await cluster.send(DefineModel(spec=spec))
+    command = DefineModel(spec=spec)
+    headers = await headers_of_models(cluster, [spec])
+    if name in headers:
+        question = ExamineScheduler(command=encode(command).decode(), headers=headers[name])
+        problems = (await cluster.ask(question, Examined)).problems
+        if problems:
+            raise Failed("\n  ".join(f"{one.path}: {one.message}" for one in problems))
+    outcome = await cluster.send(command)
     cluster.out.one(outcome, [outcome.message or f"{name} is {'defined' if outcome.status == 'done' else 'as it was'}"])
 
 

@@ -386,6 +386,8 @@ def test_headers_of_weights_that_only_nodes_see_are_held_against_a_definition(cl
     assert "model seen: context_length: a context of 65,536 tokens; it was trained for 32,768" in said
     fine = cluster.run("apply", "-f", "-", "--dry-run", stdin=declared(f"file:{gguf}", 8192))
     assert (fine.returncode, fine.stderr) == (0, "")
+    by_hand = ("--engine", "llamacpp", "--source", f"file:{gguf}", "--memory-mb", "50000", "--context-length", "65536")
+    assert "it was trained for 32,768" in cluster.refused("model", "define", "seen", *by_hand)
     unseen = cluster.run("apply", "-f", "-", "--dry-run", stdin=declared(f"file:{tmp_path}/none.gguf", 8192))
     assert unseen.returncode == 0
     assert unseen.stderr.startswith("not checked: whether seen fits, because its headers could not be read (")
