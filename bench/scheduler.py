@@ -55,7 +55,7 @@ class Cluster:
 
     def __init__(self, nodes: int) -> None:
         self.state = State()
-        self.leader = Reconciler()
+        self.leader = Reconciler(starts_at_once=nodes * GPUS)  # all at once: what is measured is choosing
         self.now = START
         self.position = 0
         self.log: list[bytes] = []

@@ -84,6 +84,26 @@ async def test_a_pause_of_the_process_counts_for_nobody(ears: Ears) -> None:
     assert ears.silent_ms("a") == 0
 
 
+async def test_a_long_silence_is_remembered_and_one_of_our_own_is_none(ears: Ears) -> None:
+    def gap_ms(machine_id: str) -> int | None:
+        hearing = ears.listener.hearing([machine_id])
+        assert hearing is not None
+        return hearing[machine_id].gap_ms
+
+    ears.speaking = {"a", "b"}
+    await ears.wait(3)
+    assert gap_ms("a") is None
+    ears.speaking = {"b"}
+    await ears.wait(6)
+    ears.speaking = {"a", "b"}
+    await ears.wait(10)
+    assert gap_ms("a") == 9_000
+    assert gap_ms("b") is None
+    ears.now += 30  # this process stood still
+    await ears.wait(10)
+    assert gap_ms("b") is None
+
+
 async def test_who_begins_to_decide_begins_to_listen(ears: Ears) -> None:
     ears.speaking = {"a"}
     await ears.wait(3)
