@@ -52,6 +52,7 @@ def shown_until(cluster: Cluster, *parts: str, deadline_s: float = 30) -> None:
         assert time.monotonic() < end, shown
 
 
+@pytest.mark.timeout(300)
 def test_a_standby_decides_while_the_leader_sleeps(cluster: Cluster, standby: subprocess.Popen[bytes]) -> None:
     position = cluster.json("events", "replay")["position"]
     shown_until(cluster, "scheduler scheduler-1: leads", "scheduler scheduler-2: stands by", "gateway gateway-")

@@ -66,7 +66,7 @@ def _not_back(look: Look, replica: Replica, where: str) -> str | None:
     if _absent(look, replica) and look.now - back_since >= ABSENT_AFTER:
         return f"{where} came back without it"
     waiting = [s for s in replica.shards.values() if s.phase != "ready"]
-    return overdue(replica, waiting, look.hearing, look.now)
+    return overdue(look.state, replica, waiting, look.hearing, look.now)
 
 
 def _absent(look: Look, replica: Replica) -> bool:

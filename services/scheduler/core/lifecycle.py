@@ -118,14 +118,14 @@ def _start(state: State, replica: Replica, hearing: Hearing | None, now: datetim
         last = max(replica.shards.values(), key=lambda s: s.position)
         ready = ReplicaReady(at=now, replica_id=replica.replica_id, model=replica.model, url=url)
         return f"EVENTS:{last.position}", ready
-    late = overdue(replica, waiting, hearing, now)
+    late = overdue(state, replica, waiting, hearing, now)
     if late is None:
         return None
     model = state.facts.models[replica.model]
     return _fail(state, model, replica, late, f"replica.{replica.replica_id}:startup:{waiting[0].position}", now)
 
 
-def overdue(replica: Replica, waiting: list[Shard], hearing: Hearing | None, now: datetime) -> str | None:
+def overdue(state: State, replica: Replica, waiting: list[Shard], hearing: Hearing | None, now: datetime) -> str | None:
     """Why a replica that is starting has waited too long, or None. Time counts from the last progress seen."""
     if hearing is None:
         # Progress may have been made that we could not hear of.
@@ -134,7 +134,8 @@ def overdue(replica: Replica, waiting: list[Shard], hearing: Hearing | None, now
     for shard in waiting:
         machine_id = shard.placement.machine_id
         if shard.phase == "wanted":
-            if now - shard.since >= TAKE_UP:
+            # Where many are silent together agents have too little to do it with: elsewhere it would be no sooner.
+            if now - shard.since >= TAKE_UP and state.facts.paused is None:
                 return f"{machine_id} did not take it up within {TAKE_UP.seconds} s"
             continue
         idle = now - shard.since

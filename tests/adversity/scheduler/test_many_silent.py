@@ -130,7 +130,7 @@ async def site(
 
 async def story(found: Site, models: int, frozen_s: float, record: Callable[[str, object], None]) -> None:
     began = time.monotonic()
-    await eventually(lambda: found.serving() == models, 900, what="all serve")
+    await eventually(lambda: found.serving() == models, 2400, what="all serve")
     record("seconds until all were ready", round(time.monotonic() - began))
     record("machines that fell silent meanwhile (their process had no CPU)", found.count(NodeLost))
     assert found.count(ReplicaLost) == 0
@@ -161,7 +161,7 @@ async def test_twenty_agents_frozen_at_once_take_nothing_away(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 async def test_two_hundred_nodes_come_up_on_too_little_and_are_frozen_for_twenty_seconds(
     nats_server: NatsServer, bus: Bus, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -254,6 +254,24 @@ def test_an_engine_that_gateways_find_dead_is_replaced_at_once_though_many_are_s
     assert [where >= "n05" for where in endpoints(world, dead)] == [True]
 
 
+def test_a_start_that_is_not_taken_up_is_waited_for_while_many_are_silent(world: World) -> None:
+    fleet(world, 10)
+    for machine in world.machines.values():
+        machine.slow = 10**6  # it speaks at times, and does nothing
+    world.define(model_spec())
+    for _ in range(20):
+        hear(world, nothing=True)
+        world.wait(7)
+        hear(world, nothing=False)
+        world.wait(2)
+    assert [r.phase for r in world.replicas()] == ["placed"]
+    assert world.model().failures == 0
+    for machine in world.machines.values():
+        machine.slow = 1
+    world.settle()
+    assert len(world.serving()) == 1
+
+
 def test_another_leader_goes_on_waiting(world: World) -> None:
     fleet(world, 10, models=10)
     hear(world, nothing=True)
