@@ -26,6 +26,7 @@ from nats.micro.service import Service
 from .nats_answers import NO_MESSAGE, UNREACHABLE, ApiRefused, meaning
 from .nats_client import MendedClient
 from .nats_reader import PullReader
+from .nats_watch import Watch
 from .tasks import supervise
 from .transport import (
     START_LAST,
@@ -53,13 +54,8 @@ log = logging.getLogger("llmgw.bus")
 
 OLDEST_SERVER = (2, 12, 1)
 """Older servers drop options silently; 2.9 knows neither the fence nor filtered consumers as we use them."""
-LOOK_EVERY_S = 1.0
-PING_EVERY_S = 5
-PROBE_EVERY_S = 10.0
 PROBED = "KV_desired"
 """A stream every identity may ask about."""
-SILENT_FOR_S = 6.0
-"""JetStream answering nothing for so long is no election of a leader: of several servers another one is tried."""
 UNHEARD_NS = 3 * 10**9
 """Replicas of a stream hear each other once a second."""
 HEADERS_BYTES = 16 * 1024
@@ -81,9 +77,13 @@ class NatsTransport:
         """Called when the connection is beyond repair: the process should end and be started again."""
         self.renewed = asyncio.Event()
         """Set at every reconnect; whoever waits for it clears it."""
-        self._silent_since = 0.0
-        """Monotonic seconds: since when JetStream has answered nothing here; 0: it answered the last question."""
-        self._watchdog = supervise(self._watch, name="bus watchdog", fail=lambda why: self.on_failure(why))
+        self._watch = Watch(client, lambda: self.extent(PROBED))
+        self._watching = supervise(
+            lambda: self._watch.run(self._fail), name="the watch over the bus connection", fail=self._fail
+        )
+
+    def _fail(self, why: str) -> None:
+        self.on_failure(why)
 
     @classmethod
     async def connect(cls, url: str, identity: str, credentials: Path | None, name: str) -> NatsTransport:
@@ -155,58 +155,11 @@ class NatsTransport:
     def connected_since(self) -> float:
         return self._link.connected_since
 
-    async def _watch(self) -> None:
-        """Leave a server that is no good, and say so when no connection is.
-
-        A read loop can die, or a server stand still, while the client still calls itself connected: a pong is asked
-        for now and then. A server cut off from the others answers, and can store and read nothing.
-        """
-        missed, asked, probed = 0, time.monotonic(), time.monotonic()
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            if not self.client.is_connected:
-                missed = 0
-                if self.client.is_closed:
-                    self.on_failure("the bus connection was closed")
-                    return
-                continue
-            silent_s = time.monotonic() - self._silent_since if self._silent_since else 0.0
-            if silent_s > SILENT_FOR_S and len(self.client.servers) > 1:
-                log.warning("JetStream has not answered for %.0f s here: another server is tried", silent_s)
-                self._silent_since = 0.0
-                await self.client.force_reconnect()
-            if time.monotonic() - probed > PROBE_EVERY_S and len(self.client.servers) > 1:
-                await self._probe()
-                probed = time.monotonic()
-            if time.monotonic() - asked < PING_EVERY_S:
-                continue
-            try:
-                await self.client.rtt(timeout=PING_EVERY_S)
-                missed = 0
-            except Exception:
-                missed += 1
-                if missed >= 4:
-                    self.on_failure("the bus connection is dead though it calls itself connected")
-                    return
-                if missed >= 2:
-                    await self.client.force_reconnect()
-            asked = time.monotonic()
-
     def _measure(self, subject: str, payload: bytes) -> None:
         """Raises TooLarge."""
         limit = self.client.max_payload - HEADERS_BYTES
         if len(payload) > limit:
             raise TooLarge(f"{subject}: the message has {len(payload)} bytes, {limit} at most")
-
-    async def _probe(self) -> None:
-        """Whether this server is one of a majority: it goes on talking to who only listens, and has nothing to say."""
-        try:
-            await self.extent(PROBED)
-        except BusAway as why:
-            log.info("the server is asked whether others hear it: %s", why)
-            self._silent_since = self._silent_since or time.monotonic()
-        except Misconfigured:
-            return  # there is no such stream yet
 
     def message_id(self, name: str) -> str:
         return keyed_id(self._id_key, name)
@@ -244,13 +197,13 @@ class NatsTransport:
             if "error" in answer:
                 raise meaning(subject, answer["error"])
         except UNREACHABLE as error:
-            self._silent_since = self._silent_since or time.monotonic()
+            self._watch.unanswered()
             raise BusAway(f"{subject}: {str(error) or type(error).__name__}") from None
         except BusAway as why:
             if not isinstance(why, Full):
-                self._silent_since = self._silent_since or time.monotonic()
+                self._watch.unanswered()
             raise
-        self._silent_since = 0.0
+        self._watch.answered()
         return answer
 
     async def api(self, call: str, request: Any = None) -> dict[str, Any]:
@@ -431,7 +384,7 @@ class NatsTransport:
 
     async def close(self) -> None:
         self._link.connected = False
-        self._watchdog.cancel()
+        self._watching.cancel()
         for reader in list(self.readers):
             await reader.close()
         with suppress(Exception):
