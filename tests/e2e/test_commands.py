@@ -83,6 +83,8 @@ def test_a_rack_that_may_draw_too_much_says_so(cluster: Cluster) -> None:
         (("model", "scale", "nope", "2"), "nope"),
         (("node", "drain", "nope"), "nope"),
         (("node", "restart", "nope"), "nope"),
+        (("node", "retire", "sim-1"), "sim-1 is heard"),
+        (("library", "cancel", "nope"), "no import of 'nope' is under way"),
         (("node", "show", "nope"), "there is no node 'nope': there are "),
         (("node", "settings", "sim-2", "stop_grace_s"), "'stop_grace_s' is no change: state SETTING=VALUE"),
         (("node", "settings", "sim-2", "data_dir=/tmp"), "data_dir: it is set where the agent is started"),
@@ -261,6 +263,11 @@ def test_weights_are_imported_and_removed_by_hand(cluster: Cluster, tmp_path: Pa
     (listed,) = (one for one in cluster.json("library", "list") if one["name"] == "tiny")
     assert (listed["files"], listed["size_bytes"]) == (1, 1024)
     assert "tiny.gguf" in cluster.text("export")
+    again = cluster.text("library", "import", "tiny", f"path:{tmp_path / 'tiny.gguf'}", "--licence", "none")
+    assert again.strip() == "tiny: already there"
+    (tmp_path / "noise.gguf").write_bytes(bytes(range(256)) * 10)
+    assert "noise.gguf: " in cluster.refused("library", "import", "noise", f"path:{tmp_path / 'noise.gguf'}")
+    assert cluster.json("status")["imports"] == []
 
     cluster.text("library", "remove", "tiny", listed["version"])
     assert "tiny" not in {one["name"] for one in cluster.json("library", "list")}
