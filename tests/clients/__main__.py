@@ -1,6 +1,6 @@
 """``make clients``: a cluster, unchanged clients against it, and the table of docs/clients.md made of what came out.
 
-``python -m tests.clients [NAME …]`` runs only those named and leaves the table as it is. Every client is installed by
+``python -m tests.clients [NAME …]`` runs only those named and renews only their rows. Every client is installed by
 its pinned version into an environment of its own under build/clients.
 """
 
@@ -162,11 +162,13 @@ def row(client: Client, checks: list[Check]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def write(rows: list[str]) -> None:
-    """Put the table between the markers of the page."""
+def write(rows: dict[str, str]) -> None:
+    """Put the rows, by client, into the table between the markers of the page; those of other clients stay."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    table = "\n".join(("| Client | Version | What was tried | Result |", "|---|---|---|---|", *rows))
+    table, _, after = rest.partition(END)
+    known = {line.split("|")[1].strip(): line for line in table.splitlines() if line.startswith("| ")} | rows
+    listed = [known[client.name] for client in CLIENTS if client.name in known]
+    table = "\n".join(("| Client | Version | What was tried | Result |", "|---|---|---|---|", *listed))
     PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
 
 
@@ -181,7 +183,7 @@ def main(names: list[str]) -> int:
     for client in chosen:
         install(client)
     failed = 0
-    rows = []
+    rows: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="llmgw-clients-") as directory:
         cluster = Cluster(Path(directory) / "state")
         try:
@@ -195,11 +197,10 @@ def main(names: list[str]) -> int:
                 print(f"{client.name}: {len(checks) - len(bad)} of {len(checks)}", flush=True)
                 for check in bad:
                     print(f"  {check.what} ({check.model}): {check.problem}", flush=True)
-                rows.append(row(client, checks))
+                rows[client.name] = row(client, checks)
         finally:
             cluster.down()
-    if not names:
-        write(rows)
+    write(rows)
     return 1 if failed else 0
 
 

@@ -39,23 +39,23 @@ class OfferedTool(msgspec.Struct):
 
 
 class JsonSchema(msgspec.Struct):
-    schema: msgspec.Raw = ABSENT
+    schema: _Object | None = None
 
 
 class ResponseFormat(msgspec.Struct):
     type: str
     json_schema: JsonSchema | None = None
-    schema: msgspec.Raw = ABSENT
+    schema: _Object | None = None
     """llama.cpp takes it here too."""
 
     @property
     def missing(self) -> str | None:
         """The field that holds the schema, where one was promised and is not there."""
-        if self.type != "json_schema" or present(self.schema):
+        if self.type != "json_schema" or self.schema is not None:
             return None
         if self.json_schema is None:
             return "response_format.json_schema"
-        return None if present(self.json_schema.schema) else "response_format.json_schema.schema"
+        return "response_format.json_schema.schema" if self.json_schema.schema is None else None
 
 
 class Asked(msgspec.Struct):

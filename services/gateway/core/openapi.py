@@ -70,8 +70,11 @@ class Turn(msgspec.Struct):
 
 
 class AnthropicTool(msgspec.Struct):
-    name: str
-    input_schema: Json
+    """One of the client's own has a schema, those with a type have none."""
+
+    type: str | None = None
+    name: str | None = None
+    input_schema: Json | None = None
     description: str | None = None
 
 
@@ -95,8 +98,8 @@ class MessagesRequest(CountRequest, kw_only=True):
 
 
 class ResponsesTool(msgspec.Struct):
-    name: str
-    type: Literal["function"] = "function"
+    type: str = "function"
+    name: str | None = None
     description: str | None = None
     parameters: Json | None = None
     strict: bool | None = None
