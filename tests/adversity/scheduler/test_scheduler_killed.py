@@ -24,7 +24,7 @@ from libs.events.shard import ShardStarting
 from libs.testing import eventually
 from services.scheduler.replay import fold
 from tests.integration.scheduler.agent import SchedulerProcess, scheduler
-from tests.integration.scheduler.cluster import WAIT_S, Cluster
+from tests.integration.scheduler.cluster import LENGTHS, WAIT_S, Cluster
 from tests.unit.scheduler.harness import cpu_profile, gpu_profile, model_spec
 
 SPEC = model_spec("m", 1, cpu_profile(memory_mb=100))
@@ -69,8 +69,9 @@ async def test_a_frozen_leader_that_wakes_up_decides_nothing(
     unled: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It is the sleeper that must not make up a silence; here a busy machine may be silent for real.
-    for module in ("hearing", "nodes"):
-        monkeypatch.setattr(f"services.scheduler.core.{module}.LOST_AFTER_MS", 60_000)
+    for name in LENGTHS:
+        if name.endswith(".LOST_AFTER_MS"):
+            monkeypatch.setattr(name, 60_000)
     await unled.machine("cpu-1", cores=1)
     frozen = SchedulerProcess(unled.server, tmp_path, "s-1")
     try:
