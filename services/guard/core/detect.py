@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -33,6 +34,10 @@ def _compiled(pattern: str) -> Any:
     return re2.compile(pattern.encode(), _options)
 
 
+_HASH = re.compile(rb"[0-9a-f]{40}")
+"""A commit's name; a key of random base64 has other letters too."""
+
+
 def secrets(text: Text) -> Iterator[Match]:
     """Well-known keys, tokens, private keys and connection strings with a password in them."""
     ends: dict[int, int] = {}
@@ -41,6 +46,8 @@ def secrets(text: Text) -> Iterator[Match]:
             continue
         for match in pattern.finditer(text.data):
             start, end = match.span(match.re.groups)
+            if rule == "secrets.aws_secret_key" and _HASH.fullmatch(text.data, start, end):
+                continue
             if rule == "secrets.connection_string":
                 if is_template(text.data[start:end]):
                     continue
@@ -73,9 +80,32 @@ def emails(text: Text) -> Iterator[Match]:
         local_end = text.data.index(b"@", start)
         while start < local_end and text.data[start] in _EDGE:
             start += 1
-        if start < local_end:
+        if start < local_end and not _is_login(text.data, start, local_end, end):
             yield Match(start, end, "pii.email", "EMAIL", text.data[start:end].lower())
 
+
+_ON_A_COMMAND_LINE = re.compile(
+    rb"(?:\b(?:ssh|scp|sftp|rsync|mosh|ssh-copy-id)(?:[ \t]+[^ \t\r\n]{1,60}){0,4}[ \t]+|\b(?:ssh|sftp|git|(?:git|svn)\+ssh)://)$"
+)
+_PATH_FOLLOWS = re.compile(rb":(?:[/~]|[A-Za-z0-9_.-]{1,100}(?:/|\.git\b))")
+_REACH = 120
+"""Bytes before an address in which a command it is an argument of may begin."""
+
+
+def _is_login(data: bytes, start: int, local_end: int, end: int) -> bool:
+    """Whether it says which account of which machine, as ssh and git do, and nobody's address."""
+    if data[start:local_end] == b"git" or _PATH_FOLLOWS.match(data, end):
+        return True
+    return _ON_A_COMMAND_LINE.search(data[max(0, start - _REACH) : start]) is not None
+
+
+_NO_CARD = re.compile(
+    rb"\b(?:article|artikel|item|part|parcel|shipment|tracking|sendungs|paket|meter|z\xc3\xa4hler|order|bestell"
+    rb"|invoice|rechnungs|serial|imei|isbn|ean|gtin|upc|sku|ticket|case)(?:s?[ -]?(?:no|nr|num|number|nummer|id|code))?"
+    rb"[.:# \t]{0,4}(?:is |ist )?$",
+    re.IGNORECASE,
+)
+"""What a number is that stands right behind it; one in ten of those has a card's check digit."""
 
 _DIGIT_RUNS = _compiled(r"\b[0-9]{3,19}(?:[ -][0-9]{1,19})*\b")
 
@@ -144,6 +174,8 @@ def cards(text: Text) -> Iterator[Match]:
     for run in _DIGIT_RUNS.finditer(text.data):
         low, high = run.span()
         if high - low < _SHORTEST_CARD or _is_decimals(text.data, low):
+            continue
+        if _NO_CARD.search(text.data[max(0, low - 48) : low]):
             continue
         groups = text.data[low:high].replace(b"-", b" ").split(b" ")
         start = low

@@ -45,8 +45,8 @@ FORMATS: tuple[SecretFormat, ...] = (
         "aws_secret_key",
         (b"aws", b"secret"),
         # 40 characters of base64 could be anything, so the name beside it has to say what it is.
-        r"(?i)(?:\baws[a-z0-9 _.\-]{0,40}?key|\bsecret(?:[_ -]?access)?(?:[_ -]?key)?)"
-        r"""["']?[ \t]{0,8}(?:=>|:=|=|:|\bis\b)?[ \t]{0,8}["'`]?([A-Za-z0-9/+]{40})(?:[^A-Za-z0-9/+=]|$)""",
+        r"(?i)(?:\baws[a-z0-9 _.\-]{0,40}?key|(?:\b|_)secret(?:[_ -]?access)?(?:[_ -]?key)?)"
+        r"""["']?[ \t]{0,8}(?:=>|:=|=|:|\bis\b)?\s{0,8}["'`]?([A-Za-z0-9/+]{40})(?:[^A-Za-z0-9/+=]|$)""",
         "AWS IAM user guide, Managing access keys: example secret access key",
     ),
     SecretFormat(
@@ -150,9 +150,13 @@ _options.log_errors = False
 COMPILED = tuple((f"secrets.{f.name}", f.literals, re2.compile(f.pattern.encode(), _options)) for f in FORMATS)
 """Rule, literals, compiled pattern."""
 
-_TEMPLATE = re2.compile(rb"^(?:\$[A-Z_][A-Z0-9_]*|\$[{(].*|\{.*\}|%\(.*\)s|%[sv]|\[.*\]|\*+|[xX]+|\.+)$", _options)
+_TEMPLATE = re2.compile(
+    rb"^(?:\$[A-Za-z_][A-Za-z0-9_]*|\$[{(].*|\{.*\}|%\(.*\)s|%[sv]|\[.*\]|\*+|[xX]+|\.+"
+    rb"|(?i:(?:(?:your|my|the|db|user)[-_]?)?(?:password|passwd|passwort|pass|pwd|secret)|changeme|example))$",
+    _options,
+)
 
 
 def is_template(password: bytes) -> bool:
-    """A password that only shows where one goes: ``${DB_PASSWORD}``, ``{password}``, ``****``."""
+    """A password that only shows where one goes: ``${DB_PASSWORD}``, ``{password}``, ``YOUR_PASSWORD``, ``****``."""
     return _TEMPLATE.search(password) is not None

@@ -64,6 +64,8 @@ CONTEXT = {
         '"SecretAccessKey": "{}"',
         "my AWS secret key is {} ok?",
         "AWS_SECRET_ACCESS_KEY={}",
+        "AWS_SECRET={}",
+        "aws_secret_access_key:\n  {}",
     ],
     "azure_storage_key": ["AccountName=x;AccountKey={};EndpointSuffix=core.windows.net"],
 }
@@ -97,6 +99,8 @@ def test_a_secret_is_found_whole_wherever_it_stands(name: str, secret: str) -> N
         "see https://example.com:8080/a@b and http://localhost:11434/v1",
         "What does -----BEGIN PRIVATE KEY----- mean, and how is it unlike -----BEGIN RSA PRIVATE KEY-----?",
         'eyJ is base64 of {", as in eyJhbGciOiJIUzI1NiJ9',
+        'Revert "rename secret key" 17182e3b7913b04c54574d18c28d46e6395428ab',
+        "redis://user:password@localhost and mysql://root:$password@h and amqp://u:YOUR_PASSWORD@h and a://b:changeme@c",
         "github_pat_ and ghp_ and xoxb- and sk-ant- are prefixes",
     ],
 )
@@ -130,6 +134,11 @@ def emails(text: str) -> list[str]:
         ("bob@example.com,ann@example.com;", ["bob@example.com", "ann@example.com"]),
         ("mailto:bob@example.com?subject=x", ["bob@example.com"]),
         ("`bob@example.com`", ["bob@example.com"]),
+        ("git clone git@github.com:acme/widgets.git and deploy@build.example:/srv/app", []),
+        ("ssh deploy@build.example, scp -P 22 a.tgz deploy@build.example and ssh -p 22 ops@h.example", []),
+        ("ssh://git@git.example/x.git and git+ssh://me@git.example/x", []),
+        ("ask bob@example.com: why ssh? ann@example.com knows", ["bob@example.com", "ann@example.com"]),
+        ("use ssh\nbob@example.com", ["bob@example.com"]),
     ],
 )
 def test_addresses(text: str, addresses: list[str]) -> None:
@@ -179,6 +188,10 @@ def test_american_express_as_it_is_printed() -> None:
         "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16",
         "4111  1111  1111  1111",
         "2024-01-02 10:30:00 4111",
+        "article number 4006381333931",
+        "Artikelnummer: 4222222222222",
+        "parcel no. 3528000000000007, tracking 4111111111111111",
+        "meter 36000000000008, Zählernummer 36000000000008",
     ],
 )
 def test_what_only_looks_like_a_card_is_left_alone(text: str) -> None:

@@ -217,20 +217,23 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_no_text_makes_judging_slow(text: str) -> None:
-    """Given text made to be hard, when there is 200 times as much of it, then judging takes about as much longer."""
+    """Given text made to be hard, when there is 200 times as much of it, then judging takes about as much longer.
+
+    Measured in time of the CPU, which a busy machine makes no longer.
+    """
     known = policies(WIDE)
-    started = time.perf_counter()
+    started = time.process_time()
     judge(check(text * 200), known)
-    assert time.perf_counter() - started < 1.5
+    assert time.process_time() - started < 1.5
 
 
 @pytest.mark.parametrize("text", ["\\n", "\\", "%41", "%F0", "\u200b", "&#64;", "QUtJQQ", "\\u0061", '{"a":"\\\\n'])
 def test_no_spelling_makes_judging_go_on_after_its_time(text: str) -> None:
     """Given nothing but spellings, as long as a check may be, when the time is over, then judging ends."""
     known = policies(WIDE)
-    started = time.perf_counter()
-    verdict = judge(check(text * (1_000_000 // len(text))), known, lambda: time.perf_counter() - started < 0.3)
-    assert time.perf_counter() - started < 2
+    started = time.process_time()
+    verdict = judge(check(text * (1_000_000 // len(text))), known, lambda: time.process_time() - started < 0.3)
+    assert time.process_time() - started < 2
     assert verdict.problem in (None, "the time for judging ran out")
 
 
@@ -243,8 +246,8 @@ def test_2000_characters_are_judged_within_3_ms() -> None:
     took = []
     for _ in range(50):
         for text in texts:
-            started = time.perf_counter()
+            started = time.process_time()
             judge(check(text), known)
-            took.append(time.perf_counter() - started)
+            took.append(time.process_time() - started)
     took.sort()
     assert took[len(took) // 2] < 0.003
