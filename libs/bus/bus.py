@@ -33,6 +33,7 @@ from .delivery import ACTOR, CAUSE, MESSAGE_ID, REPLY, TYPE, Delivery, check_sub
 from .follow import Follower
 from .lease import Lease
 from .metrics import APPEND_SECONDS, APPENDED, SKIPPED
+from .remembered import forgot
 from .tasks import supervise
 from .topology import CONSUMERS
 from .transport import (
@@ -199,6 +200,10 @@ class Bus:
         stream = "USAGE" if subject.startswith("llmgw.use.") else "EVENTS"
         last = await self.transport.last(stream, subject)
         return last.sequence if last is not None and last.headers.get(MESSAGE_ID) == message_id else None
+
+    async def forgot(self, stream: str, subject: str, sequence: int, cause: str) -> bool:
+        """Whether the stream no longer has what was appended last on a subject of our own; see ``remembered``."""
+        return await forgot(self.transport, stream, subject, sequence, cause)
 
     async def tell(self, message: Contract) -> None:
         """Send a measurement or a check without waiting. Dropped when the bus is away, or when it is too large."""

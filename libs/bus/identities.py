@@ -108,6 +108,7 @@ GRANTS: dict[str, Grant] = {
             *("$KV.leases.gateway.*", "$JS.API.STREAM.MSG.GET.KV_leases"),  # that it runs, under its id
         ),
         hears=("llmgw.tel.gateway.>",),
+        looks_up={"USAGE": ("llmgw.use.gateway.>",)},
         reads=(
             *("EVENTS", "TELEMETRY", "KV_routes", "KV_keys", "KV_spend", "KV_prices", "KV_policies", "KV_models"),
             "KV_nodes",

@@ -76,7 +76,7 @@ class Gateway:
         self._routes = Routes(bus, self._rates.in_flight, secret, settings.connect_timeout_s)
         self._policies = Policies(bus)
         self._checks = Checks(bus, gateway_id, settings.verdict_timeout_s)
-        self._publisher = Publisher(bus, self._spool, gateway_id)
+        self._publisher = Publisher(bus, self._spool, gateway_id, self._rates.spending.begin_epoch)
         wait_s = min(settings.wake_wait_s, settings.deadline_s)
         self._waiting = Waiting(bus, self._routes, wait_s, settings.wake_waiting)
         self._engines = Engines(self._routes, self._waiting, settings.attempts, settings.deadline_s, settings.stall_s)

@@ -93,28 +93,38 @@ async def test_a_bus_put_back_from_a_copy_while_all_others_run(cluster: Cluster,
     cluster.up(*UP, "--hold", f"nats={HOLD_S}")
     cluster.until_served()
     kept = key_for(cluster, "kept")
-    assert asks(cluster, kept) == 200
+    answered = 0
+
+    def serves(key: str) -> bool:
+        nonlocal answered
+        status = asks(cluster, key)
+        answered += status == 200
+        assert status in (200, 401), status
+        return status == 200
+
+    assert serves(kept)
     await counted(cluster, 1)
     cluster.kill("nats", signal.SIGSTOP)
     copy(cluster.state_dir / "nats", tmp_path / "copy")
     cluster.kill("nats", signal.SIGCONT)
     lost = key_for(cluster, "lost")
-    await eventually(lambda: asks(cluster, lost) == 200, 10)
+    await eventually(lambda: serves(lost), 10)
     before = {name: pid for name, pid in cluster.pids().items() if name != "nats"}
 
     pid = cluster.kill("nats")
     shutil.rmtree(cluster.state_dir / "nats")
     copy(tmp_path / "copy", cluster.state_dir / "nats")
-    assert asks(cluster, lost) == 200, "the gateway knows what it knew"
+    assert serves(lost), "the gateway knows what it knew"
     await eventually(lambda: cluster.pids().get("nats", pid) != pid, HOLD_S + 20, every_s=0.5)
 
-    await eventually(lambda: asks(cluster, lost) == 401, 30, every_s=0.5)
-    assert asks(cluster, kept) == 200
+    await eventually(lambda: not serves(lost), 30, every_s=0.5)
+    assert serves(kept)
     # Of those that follow what was lost: the key was made by accounting, and heard by the guard.
     await eventually(lambda: cluster.text("status").count("EVENTS was put back from a copy") == 2, 30, every_s=0.5)
     new = key_for(cluster, "new")
-    await eventually(lambda: asks(cluster, new) == 200, 10)
-    await counted(cluster, 4)
+    await eventually(lambda: serves(new), 10)
+    # Also what the bus had taken and forgot: it is still in the gateway's spool.
+    await eventually(lambda: requests(cluster) == answered, 60, every_s=0.5)
     assert {name: pid for name, pid in cluster.pids().items() if name != "nats"} == before, "nobody had to be started"
     replayed = cluster.json("events", "replay")
     assert replayed["same"], replayed

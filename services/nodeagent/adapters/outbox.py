@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 
 from libs.bus import Bus, BusAway, TooLarge
-from libs.bus.delivery import CAUSE
 from libs.events import Event, decode, encode, subject_of
 
 from . import durable
@@ -22,9 +21,6 @@ log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 LOOK_EVERY_S = 10.0
 """How often it is looked whether the log still has what was sent last."""
-LOOKS = 3
-LOOK_AGAIN_S = 2.0
-"""A replica of the log that is behind the others has it by the last look."""
 
 
 class _Waiting(msgspec.Struct, frozen=True):
@@ -119,20 +115,11 @@ class Outbox:
                     await self._filled.wait()
 
     async def _is_forgotten(self, bus: Bus) -> bool:
-        sent = self._sent
-        for look in range(LOOKS if sent is not None else 0):
-            assert sent is not None
-            try:
-                there = await bus.transport.last_here("EVENTS", sent.subject)
-            except BusAway:
-                return False  # not known; it is looked again
-            if there is not None and there.sequence > sent.sequence:
-                return False  # sent, and its acknowledgement was lost
-            if there is not None and there.sequence == sent.sequence and there.headers.get(CAUSE) == sent.cause:
-                return False
-            if look + 1 < LOOKS:
-                await asyncio.sleep(LOOK_AGAIN_S)
-        return sent is not None
+        try:
+            sent = self._sent
+            return sent is not None and await bus.forgot("EVENTS", sent.subject, sent.sequence, sent.cause)
+        except BusAway:
+            return False  # not known; it is looked again
 
     def _read_sent(self) -> _Sent | None:
         try:

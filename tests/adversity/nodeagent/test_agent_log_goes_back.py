@@ -19,8 +19,9 @@ from tests.integration.nodeagent.box import Box
 from tests.unit.nodeagent.wanted import shard
 
 LOOKS_OFTEN = """
+from libs.bus import remembered
 from services.nodeagent.adapters import outbox
-outbox.LOOK_EVERY_S, outbox.LOOK_AGAIN_S = 0.2, 0.1
+outbox.LOOK_EVERY_S, remembered.LOOK_AGAIN_S = 0.2, 0.1
 """
 
 

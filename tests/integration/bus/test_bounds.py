@@ -128,7 +128,7 @@ async def test_gateways_keep_in_their_spools_what_a_full_stream_does_not_take(
     await bounded(bus, "USAGE")
     taken = await fill(bus)
     spool = Spool(tmp_path / "spool", max_bytes=10**6)
-    publisher = Publisher(bus, spool, "other")
+    publisher = Publisher(bus, spool, "other", lambda: None)
     publisher.start()
     for offset in range(100):
         spool.closed(None, batch(offset).records[0])

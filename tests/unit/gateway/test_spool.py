@@ -297,7 +297,7 @@ async def test_publishing_goes_on_when_the_disk_was_full_for_a_while(
 ) -> None:
     bus = MemoryCluster().bus("gateway")
     spool = Spool(tmp_path, MIB)
-    publisher = Publisher(bus, spool, "gw-1")
+    publisher = Publisher(bus, spool, "gw-1", lambda: None)
     failures = iter(range(3))
 
     def pwrite(fd: int, data: bytes, at: int) -> int:

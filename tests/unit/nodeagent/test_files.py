@@ -207,7 +207,7 @@ async def test_an_outbox_finds_that_the_log_has_forgotten_what_it_sent(
     tmp_path: Path, memory_cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.nodeagent.adapters.outbox.LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr("services.nodeagent.adapters.outbox.LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr("libs.bus.remembered.LOOK_AGAIN_S", 0.01)
     told = asyncio.Event()
     box = Outbox(tmp_path, told.set)
     assert box.forgotten
