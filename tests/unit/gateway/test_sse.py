@@ -61,7 +61,7 @@ def test_every_single_cut_gives_the_same() -> None:
     for at in range(len(data)):
         stream = EventStream(wants_usage=True)
         out = stream.feed(data[:at]) + stream.feed(data[at:])
-        assert parsed(out + stream.close(Used())) == [ROLE, *WORDS, LAST, chunk(usage=USAGE), "[DONE]"]
+        assert parsed(out + stream.close(stream.used() or Used())) == [ROLE, *WORDS, LAST, chunk(usage=USAGE), "[DONE]"]
 
 
 def test_nothing_goes_out_before_the_first_content() -> None:
