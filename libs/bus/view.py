@@ -94,7 +94,8 @@ class View(Generic[V]):
         """Key to revision and checksum."""
         older: dict[str, RawMessage] = {}
         """Listed, and not newer than what is known."""
-        present: set[str] = set()
+        gone: set[str] = set()
+        """Of those that are known, what is not there."""
         listed: set[str] | None = None
         single = tuple(keys)
 
@@ -112,10 +113,11 @@ class View(Generic[V]):
                 older[key] = raw
 
         async def take(key: str, raw: RawMessage) -> None:
+            was_there = key in revisions and key not in gone
             revisions[key] = _stamp(raw)
             if raw.headers.get("KV-Operation") in GONE:
-                if key in present:
-                    present.discard(key)
+                gone.add(key)
+                if was_there:
                     await on_change(key, None)
                 return
             try:
@@ -124,7 +126,7 @@ class View(Generic[V]):
                 SKIPPED.labels("bad value").inc()
                 log.error("bucket %s, key %s: %s", self.bucket, key, error)
                 return
-            present.add(key)
+            gone.discard(key)
             await on_change(key, value)
 
         async def relist(begins: bool) -> None:
@@ -143,8 +145,9 @@ class View(Generic[V]):
                 older.clear()
             for key in sorted(revisions.keys() - (listed or set())):
                 del revisions[key]
-                if key in present:
-                    present.discard(key)
+                if key in gone:
+                    gone.discard(key)
+                else:
                     await on_change(key, None)
             listed = None
 

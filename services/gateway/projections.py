@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
 from libs.bus import Bus, Follower
+from libs.events import decode_as, encode
 from libs.events.budget import Period
 from libs.events.policy import PolicySpec
 from libs.events.views import Endpoint, KeyView, Route
@@ -26,6 +27,8 @@ from .rates import InFlight
 log = logging.getLogger("llmgw.gateway")
 
 V = TypeVar("V")
+KEYS_USED = 10_000
+"""Keys that are kept ready."""
 
 
 class Copy(Generic[V]):
@@ -60,27 +63,42 @@ class Copy(Generic[V]):
 
 
 class Keys(Copy[KeyView]):
-    """Keys by the SHA-256 (hex) of the key."""
+    """Keys by the SHA-256 (hex) of the key.
+
+    There may be very many, and few are used at a time: the others lie here as they came over the bus.
+    """
 
     bucket = "keys"
     kind = KeyView
 
     def __init__(self, bus: Bus) -> None:
         super().__init__(bus)
-        self._by_hash: dict[str, KeyView] = {}
+        self._by_hash: dict[str, bytes] = {}
+        self._used: dict[str, KeyView] = {}
+        """Those that were looked up, the first of them first."""
 
     async def _changed(self, key: str, value: KeyView | None) -> None:
         if value is None:
             self._by_hash.pop(key, None)
-        else:
-            self._by_hash[key] = value
+        elif (known := self.get(key)) is None or value.position >= known.position:
+            self._by_hash[key] = encode(value)
+        self._used.pop(key, None)
 
     def get(self, sha256: str) -> KeyView | None:
-        return self._by_hash.get(sha256)
+        view = self._used.get(sha256)
+        if view is None and (kept := self._by_hash.get(sha256)) is not None:
+            view = self._used[sha256] = decode_as(KeyView, kept)
+            if len(self._used) > KEYS_USED:
+                del self._used[next(iter(self._used))]
+        return view
+
+    def views(self) -> Iterator[KeyView]:
+        """All of them."""
+        return (decode_as(KeyView, kept) for kept in self._by_hash.values())
 
     def budgeted(self) -> set[tuple[str, Period]]:
         """Accounts that have a budget, and of which period."""
-        return {(budget.account, budget.period) for key in self._by_hash.values() for budget in key.budgets}
+        return {(budget.account, budget.period) for key in self.views() for budget in key.budgets}
 
 
 class Target:

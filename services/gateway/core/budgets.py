@@ -15,10 +15,9 @@ Money is in micro-units. Nothing here knows the time but what it is told.
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Container, Mapping
 from datetime import datetime
-from sys import intern
+from sys import byteorder
 from typing import NamedTuple
 
 from libs.events.budget import PERIODS, LevelBudget, Period, accounts, period_name
@@ -72,8 +71,9 @@ class Spending:
         self._table = table
         self._neighbours = neighbours
         self._marks = marks
-        self._spend: dict[str, array[int]] = {}
-        """By account what the ledger said last: up to where it is complete, then period and sum by turns."""
+        self._spend: dict[str, bytes] = {}
+        """By account what the ledger said last: up to where it is complete, then period and sum by turns. There may be
+        very many, and few are used at a time."""
         self._periods: dict[str, int] = {}
         """Names of periods to the numbers they go by in that."""
         self._lines: dict[str, dict[str, _Line]] = {}
@@ -174,20 +174,19 @@ class Spending:
     def counted(self, account: str, ledger: int, spent_micros: Mapping[str, int]) -> None:
         """The ledger's word on an account: complete up to a sequence of USAGE, it says what was spent in each period.
         What it includes is held here no more."""
-        known = self._spend.get(account)
-        if known is not None and ledger < known[0]:
+        if ledger < self._ledger(account):
             return
         words = array("q", (ledger,))
         for period, micros in spent_micros.items():
-            words.extend((self._periods.setdefault(intern(period), len(self._periods)), micros))
-        self._spend[account] = words
+            words.extend((self._periods.setdefault(period, len(self._periods)), micros))
+        self._spend[account] = words.tobytes()
         for period, line in self._lines.get(account, {}).items():
             self._entered(line, ledger, spent_micros.get(period, line.spent))
 
     def begin_epoch(self) -> None:
         """USAGE is another stream: what was said of sequences holds no more, and nothing is in it yet."""
-        for spend in self._spend.values():
-            spend[0] = 0
+        for account, spend in self._spend.items():
+            self._spend[account] = bytes(8) + spend[8:]
         for lines in self._lines.values():
             for line in lines.values():
                 line.ledger = 0
@@ -209,8 +208,8 @@ class Spending:
         self._show(line)
 
     def _ledger(self, account: str) -> int:
-        words = self._spend.get(account)
-        return 0 if words is None else words[0]
+        spend = self._spend.get(account)
+        return 0 if spend is None else int.from_bytes(spend[:8], byteorder)
 
     # the gateways of other hosts
 
@@ -302,9 +301,10 @@ class Spending:
         line = lines.get(period)
         if line is None:
             line = lines[period] = _Line(f"{account} {period}")
-            words = self._spend.get(account)
+            spend = self._spend.get(account)
             number = self._periods.get(period)
-            if words is not None:
+            if spend is not None:
+                words = array("q", spend)
                 line.ledger = words[0]
                 for at in range(1, len(words), 2):
                     if words[at] == number:
@@ -368,8 +368,8 @@ class _Line:
         self.elsewhere = 0
         self.elsewhere_at: tuple[int, int] | None = None
         """Of which version of what other hosts say, and of which ledger, that is the sum."""
-        self._settled: deque[tuple[int, int]] | None = None
-        """Position in the spool and cost, not in the ledger yet."""
+        self._settled: list[int] | None = None
+        """Position in the spool and cost by turns, of what is not in the ledger yet."""
         self._grain = 1
         """Costs that lie so close in the spool are one entry."""
 
@@ -383,27 +383,33 @@ class _Line:
         return self._row
 
     def settle(self, position: int, micros: int) -> None:
-        if not self._settled:
-            self._settled = deque()
+        if self._settled is None:
+            self._settled = []
             self._grain = 1
         self.settled_micros += micros
         self.last = max(self.last, position)
         self._append(self._settled, position, micros)
-        while len(self._settled) > MOST_SETTLED:
+        while len(self._settled) > 2 * MOST_SETTLED:
             self._grain *= 2
-            apart, self._settled = self._settled, deque()
-            for one in apart:
-                self._append(self._settled, *one)
+            apart, self._settled = self._settled, []
+            for at in range(0, len(apart), 2):
+                self._append(self._settled, apart[at], apart[at + 1])
 
-    def _append(self, settled: deque[tuple[int, int]], position: int, micros: int) -> None:
-        if settled and settled[-1][0] // self._grain == position // self._grain:
-            micros += settled.pop()[1]
-        settled.append((position, micros))
+    def _append(self, settled: list[int], position: int, micros: int) -> None:
+        if settled and settled[-2] // self._grain == position // self._grain:
+            settled[-2] = position
+            settled[-1] += micros
+        else:
+            settled += (position, micros)
 
     def entered(self, position: int) -> None:
         """The ledger has what ends in the spool up to there."""
-        settled = self._settled
-        while settled and settled[0][0] <= position:
-            self.settled_micros -= settled.popleft()[1]
-        if not settled:
+        settled = self._settled or []
+        gone = 0
+        while gone < len(settled) and settled[gone] <= position:
+            self.settled_micros -= settled[gone + 1]
+            gone += 2
+        if gone == len(settled):
             self._settled = None
+        else:
+            del settled[:gone]

@@ -12,10 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from libs.events.usage import GatewayHoldings, Holding, Holdings
 
-from .table import KEPT_S
-
-SPAN_S = 61
-"""A minute and the second being filled: for so long counts of the last minute may matter."""
+from .table import KEPT_S, MINUTE_S
 
 SETTLED_KEPT_S = 7 * 86400
 """For so long USAGE keeps what PostgreSQL has not taken: what never came by then never will."""
@@ -236,13 +233,13 @@ class Neighbours:
         for gateway_id, lives in list(self._lives.items()):
             for one in list(lives):
                 silent_s = now - one.heard_at
-                if silent_s > SPAN_S:
+                if silent_s > MINUTE_S:
                     self._only(one, (), one.held)
                 if silent_s > LOST_S:
                     one.gone = True
                 if silent_s > KEPT_S or (one.gone and silent_s <= LOST_S):
                     self._give_back(one)
-                if silent_s > SETTLED_KEPT_S or (one.gone and silent_s > SPAN_S and not one.held):
+                if silent_s > SETTLED_KEPT_S or (one.gone and silent_s > MINUTE_S and not one.held):
                     self._only(one, (), ())
                     lives.remove(one)
             if not lives:

@@ -11,16 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
-ROWS = 2**18
+ROWS = 2**17
 WORDS = 8
 HEADER = WORDS
-"""Words before the first row."""
+"""Words before the first row: which start of the machine it is of, and how often a row was taken."""
+TAKEN = 1
 LENGTH = HEADER + ROWS * WORDS
 """Words of a table of so many rows."""
-PROBES = 128
+PROBES = 1024
 """Places a name's row may be at, one after the other."""
 KEPT_S = 900
-"""A row that says nothing is another name's to take after so long."""
+"""The row of a budget of which nothing is held is another name's to take after so long: what the ledger said stands in
+it for a worker that stood still."""
+MINUTE_S = 61
+"""So long a limit's row matters: a minute and the second being filled."""
 
 # Words of every row.
 NAME, AT = 0, 1
@@ -38,7 +42,7 @@ class TableFull(Exception):
 
 def digest(name: str) -> int:
     """Never 0, which is an empty row's."""
-    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") >> 1 | 1
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") >> 1 or 1
 
 
 class Table:
@@ -72,6 +76,7 @@ class Table:
         if place < 0:
             if free < 0:
                 raise TableFull
+            words[TAKEN] += 1
             words[free + AT] = self.now
             for word in range(AT + 1, WORDS):
                 words[free + word] = 0
@@ -80,8 +85,11 @@ class Table:
         return place
 
     def _is_left(self, at: int) -> bool:
+        """Whether it says nothing any more."""
         words = self.words
-        return not words[at + 2] and not words[at + 3] and words[at + AT] < self.now - KEPT_S
+        if words[at + TOLD] == A_LIMIT:
+            return words[at + AT] < self.now - MINUTE_S
+        return not words[at + RESERVED] and not words[at + SETTLED] and words[at + AT] < self.now - KEPT_S
 
     def beside(self, name: int) -> list[tuple[memoryview, int]]:
         """The rows the other workers have of a name."""
@@ -103,4 +111,6 @@ class Table:
     def rows(self) -> Iterator[int]:
         """Where this worker's rows begin, of all names it ever had."""
         words = self.words
+        if not words[TAKEN]:
+            return iter(())  # looking at every row has all of its memory used
         return (at for at in range(HEADER, self._length, WORDS) if words[at])

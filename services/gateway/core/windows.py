@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from .neighbours import SPAN_S, WORDS, Neighbours
-from .table import A_LIMIT, AT, NEW_REQUESTS, NEW_TOKENS, REQUESTS, TOKENS, TOLD, Table, digest
+from .neighbours import WORDS, Neighbours
+from .table import A_LIMIT, AT, MINUTE_S, NEW_REQUESTS, NEW_TOKENS, REQUESTS, TOKENS, TOLD, Table, digest
 
 Unit = Literal["requests", "tokens"]
 BUCKET = 3
@@ -43,7 +43,7 @@ class Tally:
         """Requests and tokens that were ever counted; of these, what other hosts have heard; what they were told."""
         self.changed = True
         words = table.words
-        if int(now) - words[row + AT] < SPAN_S and words[row + TOLD] == A_LIMIT:
+        if int(now) - words[row + AT] < MINUTE_S and words[row + TOLD] == A_LIMIT:
             # Of this worker's life before this one.
             self._added = self.requests, self.tokens = words[row + REQUESTS], words[row + TOKENS]
             self._buckets = [words[row + AT], self.requests, self.tokens]
@@ -68,7 +68,7 @@ class Tally:
         second = int(now)
         buckets = self._buckets
         gone = 0
-        while gone < len(buckets) and buckets[gone] <= second - SPAN_S:
+        while gone < len(buckets) and buckets[gone] <= second - MINUTE_S:
             self.requests -= buckets[gone + 1]
             self.tokens -= buckets[gone + 2]
             gone += BUCKET
@@ -102,7 +102,7 @@ class Tally:
         for at in range(0, len(self._buckets), BUCKET):
             amount -= self._buckets[at + offset]
             if amount <= 0:
-                return self._buckets[at] + SPAN_S - now
+                return self._buckets[at] + MINUTE_S - now
         return 60.0
 
 
@@ -133,7 +133,7 @@ class Counts:
             words, row = self._table.words, tally._row
             requests, tokens = tally.requests, tally.tokens
             new_requests, new_tokens = words[row + NEW_REQUESTS], words[row + NEW_TOKENS]
-        since = int(now) - SPAN_S
+        since = int(now) - MINUTE_S
         for words, row in self._table.beside(hashed):
             if words[row + AT] > since:
                 requests += words[row + REQUESTS]

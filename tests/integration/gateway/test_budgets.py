@@ -72,7 +72,7 @@ def unheard(gateway: Client, account: str) -> int:
 
 def knows(gateway: Client, key_id: str) -> bool:
     assert gateway.service is not None
-    views = gateway.service._keys._by_hash.values()
+    views = gateway.service._keys.views()
     return any(view.key_id == key_id and view.budgets for view in views)
 
 

@@ -157,7 +157,7 @@ async def test_an_engine_that_dies_after_a_word(gateway: Client, sim_engine: Sim
 def _knows(gateway: Client) -> bool:
     assert gateway.service is not None
     priced = gateway.service._budgets._prices.of("sim") is not None
-    return priced and any(view.key_id == "k-strict" for view in gateway.service._keys._by_hash.values())
+    return priced and any(view.key_id == "k-strict" for view in gateway.service._keys.views())
 
 
 def _unburdened(gateway: Client) -> None:

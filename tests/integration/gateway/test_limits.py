@@ -36,7 +36,7 @@ async def three(
 
 def _knows(gateway: Client, key_id: str) -> bool:
     assert gateway.service is not None
-    return any(view.key_id == key_id for view in gateway.service._keys._by_hash.values())
+    return any(view.key_id == key_id for view in gateway.service._keys.views())
 
 
 async def known(gateways: tuple[Client, ...], key_id: str) -> None:

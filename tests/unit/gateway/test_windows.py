@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libs.events.usage import GatewayHoldings
-from services.gateway.core.neighbours import SPAN_S, Neighbours, fits
-from services.gateway.core.table import Table
+from services.gateway.core.neighbours import Neighbours, fits
+from services.gateway.core.table import MINUTE_S, Table
 from services.gateway.core.windows import Counts, Tally
 
 from .tables import again, tables
@@ -34,9 +34,9 @@ def test_a_window_holds_at_least_the_last_minute_and_nothing_older_than_its_span
         tally.add(table, now, amount, 2 * amount)
         added.append((now, amount))
         assert tally.requests >= sum(n for at, n in added if now - at <= 60)
-        assert tally.requests <= sum(n for at, n in added if now - at < SPAN_S + 1)
+        assert tally.requests <= sum(n for at, n in added if now - at < MINUTE_S + 1)
         assert tally.tokens == 2 * tally.requests
-    tally.write(table, now + SPAN_S + 1)
+    tally.write(table, now + MINUTE_S + 1)
     assert (tally.requests, tally.tokens, tally.empty) == (0, 0, True)
 
 
@@ -99,7 +99,7 @@ def test_what_other_hosts_count_is_added_and_replaced_not_summed() -> None:
     assert here.used("k", 1.0)[:2] == (9, 10)
     said("b", 1, k=1)
     assert (here.used("k", 1.0).requests, here.used("j", 1.0).requests) == (7, 0)
-    neighbours.forget(1.0 + SPAN_S + 1)
+    neighbours.forget(1.0 + MINUTE_S + 1)
     assert here.used("k", 1.0)[:2] == (2, 0)
 
 
