@@ -24,7 +24,7 @@ MODEL = "sim-chat"
 BACK_S = 90.0
 """Until commands and the ledger are through again. What it takes is some ten seconds; several nodes and six services
 on a busy machine take longer."""
-LOST_TAGS = {"node.lost.v1", "replica.lost.v1", "replica.failed.v1", "shard.failed.v1"}
+LOST_TAGS = {"replica.lost.v1", "replica.failed.v1", "shard.failed.v1"}
 
 
 @pytest.fixture
@@ -165,7 +165,8 @@ async def test_the_services_keep_their_promises_over_three_servers(over: OverThr
     assert {request_id: billed[request_id] for request_id in told} == told
     assert await inconsistencies(over.layout.postgres.dsn()) == []
 
-    # Every command was carried out once, in order, and nobody was taken for lost.
+    # Every command was carried out once, in order, and no replica was taken for lost. A node whose agent was on the
+    # server that was cut off is not heard until it has left that one: it may be said to be silent, and then is back.
     carried: list[str] = []
     tags: Counter[str] = Counter()
 
@@ -178,3 +179,4 @@ async def test_the_services_keep_their_promises_over_three_servers(over: OverThr
     await asyncio.wait_for(reading.caught_up.wait(), 30)
     assert carried == done
     assert not LOST_TAGS & tags.keys()
+    assert tags["node.lost.v1"] == tags["node.returned.v1"]
