@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from libs.events.commands import RemoveModel, RestartModel
+from libs.events.commands import RemoveModel, RestartModel, ScaleModel
 from libs.events.machine import MachineRegistered
-from libs.events.model import ModelParked, ModelUnparked, ModelUnplaced
+from libs.events.model import ModelParked, ModelUnparked, ModelUnplaced, Scaling
 from libs.events.node import NodeLost, NodeReturned
 from libs.events.replica import (
     ReplicaDraining,
@@ -90,6 +90,18 @@ async def test_the_death_of_one_rank_ends_its_gang_which_starts_anew_as_a_whole(
     assert new.replica_id != old.replica_id
     running = {shard_id for machine in machines for shard_id in machine.engines}
     assert running == {f"{new.replica_id}-0", f"{new.replica_id}-1"}
+
+
+async def test_a_gang_that_is_wanted_no_more_is_gone_as_soon_as_its_leader_has_no_request(cluster: Cluster) -> None:
+    for name in ("g1", "g2"):
+        await cluster.machine(name, gpus=2, fabric="1")
+    await cluster.define(model_spec("big", 1, gpu_profile(gpus=2, nodes=2)))
+    [old] = await cluster.serves("big")
+    await cluster.command(ScaleModel(model="big", scaling=Scaling(min=0)))
+    draining = await cluster.happened(ReplicaDraining, replica_id=old.replica_id)
+    stopped = await cluster.happened(ReplicaStopped, replica_id=old.replica_id)
+    assert (stopped.at - draining.at).total_seconds() < 60, "the grace for requests is five minutes"
+    assert "no request is left" in stopped.reason
 
 
 async def test_a_silent_machine_is_left_and_what_it_still_runs_is_stopped_when_it_is_back(cluster: Cluster) -> None:
