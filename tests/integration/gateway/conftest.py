@@ -97,7 +97,7 @@ class World:
         return client
 
 
-def endpoint(engine: SimEngine, **fields: Any) -> Endpoint:
+def endpoint(engine: SimEngine, /, **fields: Any) -> Endpoint:
     """An engine as the scheduler tells of it."""
     values = {"machine_id": "here", "served_name": "sim", "parallel": 64} | fields
     return Endpoint(replica_id=f"r-{engine.port}", url=engine.url, **values)

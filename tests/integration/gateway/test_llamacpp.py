@@ -21,7 +21,7 @@ from services.nodeagent.core.engines import LlamaCpp as Engine
 from services.nodeagent.core.engines import Place
 from tests.unit.nodeagent.wanted import shard
 
-from .conftest import CHAT, KEY, Client, World
+from .conftest import CHAT, KEY, Client, World, endpoint
 
 CONTEXT = 600
 HI: Any = [{"role": "user", "content": "Say hello."}]
@@ -68,12 +68,8 @@ async def gateway(world: World, connect_as: Callable[[str], Awaitable[Bus]], tmp
             engine = LlamaCpp(tmp_path / name, model, *options)
             stack.callback(engine.stop)
             engine.start()
-            await world.route(  # type: ignore[arg-type]
-                engine,
-                model=name,
-                capabilities=capabilities,
-                context_length=CONTEXT,
-            )
+            told = endpoint(engine, engine="llamacpp")  # type: ignore[arg-type]
+            await world.route(told, model=name, capabilities=capabilities, context_length=CONTEXT)
         yield await world.gateway(await connect_as("gateway"))
 
 
@@ -84,6 +80,12 @@ async def test_every_route(gateway: Client, world: World) -> None:
         whole = await claude.messages.create(**asked)
         async with claude.messages.stream(**asked) as stream:
             final = await stream.get_final_message()
+        stopped: Any = {**asked, "max_tokens": 40, "stop_sequences": ["no such words", "e", "a"]}
+        async with claude.messages.stream(**stopped) as stream:
+            streamed = await stream.get_final_message()
+        for ended in (await claude.messages.create(**stopped), streamed):
+            assert ended.stop_reason == "stop_sequence"
+            assert ended.stop_sequence in ("e", "a")
         texts = ["".join(block.text for block in one.content if block.type == "text") for one in (whole, final)]
         assert texts[0] == texts[1] != ""
         counted = await claude.messages.count_tokens(model="gemma", messages=HI)
