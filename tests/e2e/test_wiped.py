@@ -17,7 +17,7 @@ from libs.testing import eventually
 
 from .cluster import FLEET, Cluster
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 UP = ("--port", "0", "--no-model", "--fleet", str(FLEET))
 HOLD_S = 15

@@ -210,6 +210,7 @@ async def test_a_leader_whose_log_went_back_ends_and_the_next_one_begins_with_th
     await eventually(lambda: not leader.leading)
     assert "put back from a copy" in leader.not_ready()[-1]
     await leader.stop()
+    await far.close()
     assert not (tmp_path / "state.json").exists()
     following: Authority[State] = authority(bus, "a", snapshot=snapshot)
     await following.start()
