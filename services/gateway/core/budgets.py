@@ -88,8 +88,9 @@ class Spending:
 
         Raises TableFull."""
         lines = tuple([self._line(budget.account, period_name(budget.period, at)) for budget in budgets])
-        if min(line.place(self._table) for line in lines) < 0:
-            raise TableFull
+        for line in lines:
+            if line.place(self._table) < 0:
+                raise TableFull
         return self._reserve(budgets, lines, micros, at)
 
     def _reserve(
@@ -124,15 +125,23 @@ class Spending:
             for budget in held.budgets:
                 line = self._line(budget.account, period_name(budget.period, at))
                 line.settle(position, micros)
-                self._show(line)
+                line.changed = True
+                if (row := line.place(self._table)) >= 0:
+                    words = self._table.words
+                    words[row + AT] = self._table.now
+                    words[row + UNTIL] = 0  # it is in no message of USAGE yet
+                    words[row + SETTLED] = line.settled_micros
         self._take(held.lines, -held.micros)
 
     def _take(self, lines: tuple[_Line, ...], micros: int) -> None:
+        if not micros:
+            return
+        words = self._table.words
         for line in lines:
             line.reserved += micros
             line.changed = True
-            if self._shown and (row := line.place(self._table)) >= 0:
-                self._table.words[row + RESERVED] = line.reserved
+            if line.row >= 0:
+                words[line.row + RESERVED] = line.reserved
 
     # beginning
 
@@ -287,6 +296,8 @@ class Spending:
 
     def _elsewhere(self, line: _Line, ledger: int) -> int:
         holdings = self._neighbours.holdings
+        if not holdings:
+            return 0
         if line.elsewhere_at != (holdings.version, ledger):
             records = holdings.of(hash(line.name))
             total = 0
@@ -335,7 +346,7 @@ class _Line:
     __slots__ = (
         *(
             "_grain",
-            "_row",
+            "row",
             "_settled",
             "changed",
             "digest",
@@ -352,7 +363,7 @@ class _Line:
     def __init__(self, name: str) -> None:
         self.name = name
         self.digest = digest(name)
-        self._row = -1
+        self.row = -1
         self.spent = 0
         """In the ledger."""
         self.ledger = 0
@@ -375,12 +386,12 @@ class _Line:
 
     def place(self, table: Table) -> int:
         """Where its row is: one that said nothing for long may have become another name's. -1: there is no room."""
-        if self._row < 0 or table.words[self._row] != self.digest:
+        if self.row < 0 or table.words[self.row] != self.digest:
             try:
-                self._row = table.row(self.digest)
+                self.row = table.row(self.digest)
             except TableFull:
-                self._row = -1
-        return self._row
+                self.row = -1
+        return self.row
 
     def settle(self, position: int, micros: int) -> None:
         if self._settled is None:

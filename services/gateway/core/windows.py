@@ -32,65 +32,94 @@ class Use(NamedTuple):
 class Tally:
     """What this worker counted of a name in the last minute."""
 
-    __slots__ = ("_added", "_buckets", "_heard", "_row", "changed", "digest", "requests", "said", "tokens")
+    __slots__ = (
+        *("_added_requests", "_added_tokens", "_buckets", "_heard_requests", "_heard_tokens", "_row", "changed"),
+        *("digest", "requests", "said", "tokens"),
+    )
 
     def __init__(self, name: str, table: Table, now: float) -> None:
         self.digest = digest(name)
         self._row = row = table.row(self.digest)
         self.requests = self.tokens = 0
         self._buckets: list[int] = []
-        self._added = self._heard = self.said = (0, 0)
-        """Requests and tokens that were ever counted; of these, what other hosts have heard; what they were told."""
+        self._added_requests = self._added_tokens = 0
+        """What was ever counted."""
+        self._heard_requests = self._heard_tokens = 0
+        """Of that, what other hosts have heard."""
+        self.said = (0, 0)
+        """Of that, what they were told."""
         self.changed = True
         words = table.words
         if int(now) - words[row + AT] < MINUTE_S and words[row + TOLD] == A_LIMIT:
             # Of this worker's life before this one.
-            self._added = self.requests, self.tokens = words[row + REQUESTS], words[row + TOKENS]
+            self.requests, self.tokens = words[row + REQUESTS], words[row + TOKENS]
+            self._added_requests, self._added_tokens = self.requests, self.tokens
             self._buckets = [words[row + AT], self.requests, self.tokens]
         words[row + TOLD] = A_LIMIT
 
     def add(self, table: Table, now: float, requests: int, tokens: int) -> None:
         second = int(now)
         buckets = self._buckets
+        if buckets and buckets[0] <= second - MINUTE_S:
+            self._drop(second)
         if buckets and buckets[-BUCKET] == second:
             buckets[-2] += requests
             buckets[-1] += tokens
         else:
-            buckets.extend((second, requests, tokens))
+            buckets += (second, requests, tokens)
         self.requests += requests
         self.tokens += tokens
-        self._added = self._added[0] + requests, self._added[1] + tokens
+        self._added_requests += requests
+        self._added_tokens += tokens
         self.changed = True
-        self.write(table, now)
+        self._show(table, second)
 
-    def write(self, table: Table, now: float) -> None:
-        """Let the other workers of the host see it, as it is at a time that never falls."""
+    def turn(self, table: Table, now: float) -> None:
+        """What is over a minute old leaves; the other workers of the host see how it is at a time that never falls."""
         second = int(now)
+        if self._buckets and self._buckets[0] <= second - MINUTE_S:
+            self._drop(second)
+        self._show(table, second)
+
+    def _drop(self, second: int) -> None:
         buckets = self._buckets
         gone = 0
         while gone < len(buckets) and buckets[gone] <= second - MINUTE_S:
             self.requests -= buckets[gone + 1]
             self.tokens -= buckets[gone + 2]
             gone += BUCKET
-        if gone:
-            del buckets[:gone]
-            self.changed = True
+        del buckets[:gone]
+        self.changed = True
+
+    def _show(self, table: Table, second: int) -> None:
         words, row = table.words, self._row
         words[row + REQUESTS] = self.requests
         words[row + TOKENS] = self.tokens
-        words[row + NEW_REQUESTS] = max(0, min(self.requests, self._added[0] - self._heard[0]))
-        words[row + NEW_TOKENS] = max(0, min(self.tokens, self._added[1] - self._heard[1]))
+        words[row + NEW_REQUESTS] = self.new_requests
+        words[row + NEW_TOKENS] = self.new_tokens
         words[row + AT] = second
+
+    @property
+    def new_requests(self) -> int:
+        """Of those that are counted, what other hosts have not heard."""
+        new = self._added_requests - self._heard_requests
+        return new if 0 <= new <= self.requests else max(0, min(new, self.requests))
+
+    @property
+    def new_tokens(self) -> int:
+        new = self._added_tokens - self._heard_tokens
+        return new if 0 <= new <= self.tokens else max(0, min(new, self.tokens))
 
     def say(self) -> tuple[int, int]:
         """Requests and tokens, for others to hear."""
         self.changed = False
-        self.said = self._added
+        self.said = self._added_requests, self._added_tokens
         return self.requests, self.tokens
 
     def heard(self, said: tuple[int, int]) -> None:
         """Other hosts have heard what was ``said``."""
-        self._heard = max(self._heard[0], said[0]), max(self._heard[1], said[1])
+        self._heard_requests = max(self._heard_requests, said[0])
+        self._heard_tokens = max(self._heard_tokens, said[1])
 
     @property
     def empty(self) -> bool:
@@ -128,11 +157,10 @@ class Counts:
         if tally is None:
             hashed = digest(name)
         else:
-            tally.write(self._table, now)
+            tally.turn(self._table, now)
             hashed = tally.digest
-            words, row = self._table.words, tally._row
             requests, tokens = tally.requests, tally.tokens
-            new_requests, new_tokens = words[row + NEW_REQUESTS], words[row + NEW_TOKENS]
+            new_requests, new_tokens = tally.new_requests, tally.new_tokens
         since = int(now) - MINUTE_S
         for words, row in self._table.beside(hashed):
             if words[row + AT] > since:
@@ -154,7 +182,7 @@ class Counts:
     def sweep(self, now: float) -> None:
         """What is over a minute old leaves, for the other workers too; to be called every second."""
         for name, tally in list(self._tallies.items()):
-            tally.write(self._table, now)
+            tally.turn(self._table, now)
             if tally.empty and not tally.changed:
                 del self._tallies[name]
 

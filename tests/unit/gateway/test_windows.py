@@ -36,7 +36,7 @@ def test_a_window_holds_at_least_the_last_minute_and_nothing_older_than_its_span
         assert tally.requests >= sum(n for at, n in added if now - at <= 60)
         assert tally.requests <= sum(n for at, n in added if now - at < MINUTE_S + 1)
         assert tally.tokens == 2 * tally.requests
-    tally.write(table, now + MINUTE_S + 1)
+    tally.turn(table, now + MINUTE_S + 1)
     assert (tally.requests, tally.tokens, tally.empty) == (0, 0, True)
 
 
@@ -51,7 +51,7 @@ def test_after_the_time_it_names_there_is_room(waits: list[float], amount: int) 
     before = tally.requests
     frees = tally.frees(now, "requests", amount)
     assert 0 <= frees <= 61
-    tally.write(table, now + frees + 0.001)
+    tally.turn(table, now + frees + 0.001)
     assert tally.requests <= before - min(amount, before)
 
 
