@@ -85,7 +85,7 @@ def marked(data: bytes) -> bytes:
 
 
 def _may_have_halves(data: bytes) -> bool:
-    return b"\\ud" in data or b"\\uD" in data
+    return b"\\u" in data and (b"\\ud" in data or b"\\uD" in data)
 
 
 def _utf8(data: bytes) -> bytes:
