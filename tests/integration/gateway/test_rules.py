@@ -47,13 +47,17 @@ class Guard:
 
 
 async def guarded(
-    world: World, engine: SimEngine, connect_as: Callable[[str], Awaitable[Bus]], spec: PolicySpec
+    world: World,
+    engine: SimEngine,
+    connect_as: Callable[[str], Awaitable[Bus]],
+    spec: PolicySpec,
+    verdict_timeout_s: float = 1,
 ) -> tuple[Client, Guard]:
     await world.route(engine)
     await world.policy(spec)
     guard = Guard(await connect_as("guard"))
     await guard.start()
-    return await world.gateway(await connect_as("gateway"), verdict_timeout_s=1), guard
+    return await world.gateway(await connect_as("gateway"), verdict_timeout_s=verdict_timeout_s), guard
 
 
 async def test_enforced_policies_refuse_and_redact(
@@ -113,7 +117,7 @@ async def test_a_text_too_long_for_the_guard_costs_only_itself(
     world: World, sim_engine: SimEngine, connect_as: Callable[[str], Awaitable[Bus]]
 ) -> None:
     watch = PolicySpec(name="watch", default=True)
-    gateway, guard = await guarded(world, sim_engine, connect_as, watch)
+    gateway, guard = await guarded(world, sim_engine, connect_as, watch, verdict_timeout_s=30)
     assert (await gateway.chat("x" * 9_000_000)).status == 200
     assert (await gateway.chat("short")).status == 200
     check = await eventually(lambda: guard.checks[-1] if guard.checks else None)
