@@ -69,7 +69,9 @@ async def test_requests_are_counted_over_all_gateways(three: tuple[Client, Clien
     await world.key("sk-rpm", key_id="k-rpm", rpm=limit, tpm=1_000_000, project="a/b/rpm")
     await known(three, "k-rpm")
     answered, seconds = await until_refused(three, "sk-rpm", 3)
-    assert limit <= len(answered) <= limit + len(answered) / seconds * EVERY_S, "what they admit before they hear of it"
+    assert limit <= len(answered) <= limit * 1.02 + len(answered) / seconds * EVERY_S, (
+        "what they admit before they hear of it"
+    )
     left = [int(response.headers["x-ratelimit-remaining-tokens"]) for response in answered]
     assert min(left) > 990_000, "tokens are counted apart"
 
@@ -78,10 +80,11 @@ async def test_tokens_are_counted_over_all_gateways(three: tuple[Client, Client,
     limit = 1500
     await world.key("sk-tpm", key_id="k-tpm", tpm=limit, rpm=100_000, project="a/b/tpm")
     await known(three, "k-tpm")
-    answered, _ = await until_refused(three, "sk-tpm", 3)
+    answered, seconds = await until_refused(three, "sk-tpm", 3)
     each = answered[0].json["usage"]["total_tokens"]
     used = sum(response.json["usage"]["total_tokens"] for response in answered)
-    assert limit <= used <= limit + 9 * each, "tokens are known when a request ends"
+    before_heard = len(answered) / seconds * EVERY_S * each
+    assert limit <= used <= limit * 1.02 + before_heard + 3 * each, "tokens are known when a request ends"
     assert int(answered[-1].headers["x-ratelimit-remaining-requests"]) > 99_000, "requests are counted apart"
 
 
