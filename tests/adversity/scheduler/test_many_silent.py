@@ -136,13 +136,10 @@ async def story(found: Site, models: int, frozen_s: float, record: Callable[[str
     assert found.count(ReplicaLost) == 0
     assert found.count(ReplicaPlaced) == models
     await asyncio.to_thread(found.gateway.start, 60)
-    await eventually(lambda: found.count(PlacingResumed) == found.count(PlacingPaused), 600)
-    paused = found.count(PlacingPaused)
     async with found.asked():
         await eventually(lambda: len(found.statuses) > 20, 60)
         async with found.frozen(frozen_s):
-            pass
-        await eventually(lambda: found.count(PlacingResumed) == found.count(PlacingPaused) > paused, 600)
+            await eventually(lambda: found.count(PlacingPaused) > found.count(PlacingResumed), 60)
         asked = len(found.statuses)
         await eventually(lambda: len(found.statuses) > asked + 50, 60)
     record("requests", len(found.statuses))
@@ -157,7 +154,7 @@ async def test_twenty_agents_frozen_at_once_take_nothing_away(
     nats_server: NatsServer, bus: Bus, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     async with site(nats_server, bus, tmp_path, 20, 30, HASTENED) as found:
-        await story(found, 30, 5.0, record_property)
+        await story(found, 30, 4.0, record_property)
 
 
 @pytest.mark.slow
