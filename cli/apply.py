@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from cli.library import bring
 from cli.plan import Current, Step, document, plan, pruning, sections, still_used, unknown_policies
 from cli.say import say
 from libs.events.codec import encode
-from libs.events.commands import DefineModel, ImportVersion
+from libs.events.commands import DefineModel, ImportVersion, Outcome
 from libs.events.questions import (
     ExamineAccounting,
     Examined,
@@ -47,6 +48,8 @@ EXAMINERS = {
     "model": ExamineScheduler,
 }
 MARKS = {"add": "+", "change": "~", "remove": "-"}
+HEARD_S = 10.0
+"""Within this an owner hears what another one did."""
 
 
 class StepDone(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,8 +193,17 @@ async def carried_out(cluster: Cluster, step: Step) -> tuple[str, str]:
     if isinstance(step.command, ImportVersion):
         imported = await bring(cluster, step.command)
         return imported.status, imported.message
+    end = time.monotonic() + HEARD_S
     outcome = await cluster.try_to(step.command)
+    while step.awaits and too_early(outcome, step) and time.monotonic() < end:
+        await asyncio.sleep(0.1)
+        outcome = await cluster.try_to(step.command)
     return outcome.status, outcome_words(outcome) if outcome.status in ("refused", "failed") else ""
+
+
+def too_early(outcome: Outcome, step: Step) -> bool:
+    """Whether an owner may only have refused because it has yet to hear what an earlier step did at another one."""
+    return outcome.status == "refused" and all(field_of(one.path) in step.awaits for one in outcome.problems)
 
 
 async def carry_out(cluster: Cluster, steps: Sequence[Step]) -> None:

@@ -49,7 +49,7 @@ async def list_library(cluster: Cluster) -> None:
 
 def import_line(one: ImportUnderWay) -> str:
     """An import that goes on, for a person."""
-    far = f", {words(one.done_bytes, one.total_bytes, 0)}" if one.total_bytes else ""
+    far = f", {words(one.done_bytes, one.total_bytes)}" if one.total_bytes else ""
     return f"import of {one.name} from {one.source}: since {one.since:%Y-%m-%d %H:%M} UTC{far}"
 
 

@@ -64,7 +64,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     item: Item | None = None
     """Where it was declared; None for what is removed because no file declares it."""
     awaits: frozenset[str] = frozenset()
-    """Fields of the command that refer to what an earlier step adds at another owner, which cannot know it yet."""
+    """Fields of the command that refer to what an earlier step does at another owner, of which this one cannot
+    know yet."""
 
 
 def plan(items: Iterable[Item], current: Current) -> list[Step]:
@@ -99,12 +100,15 @@ def pruning(items: Iterable[Item], kinds: Collection[Kind], current: Current) ->
     declared = {(item.kind, item.name) for item in items}
     steps: list[Step] = []
     there = current.specs()
+    used = {one for spec in there.values() for one in uses(spec)}
     for kind, name in sorted(there, key=lambda one: (-KINDS.index(one[0]), one[1])):
         if kind not in kinds or (kind, name) in declared:
             continue
         # What stands below goes first: until then its owner still counts it.
         below = any(one.name.startswith(f"{name}/") for one in steps if one.kind in ("team", "project"))
         awaits = frozenset({kind}) if kind in ("org", "team") and below else frozenset[str]()
+        if kind == "library" and (kind, name) in used:
+            awaits = frozenset({"version"})
         for command in _removals(kind, name, current):
             changes = differences(there[kind, name], None)
             steps.append(Step(action="remove", kind=kind, name=name, command=command, changes=changes, awaits=awaits))

@@ -39,10 +39,13 @@ class ProgressLine:
             self._width = 0
 
 
-def words(done_bytes: int, total_bytes: int, bytes_per_s: float) -> str:
-    """``1.2 GB of 4.0 GB (30 %), 210.0 MB/s, 13 s left``."""
+def words(done_bytes: int, total_bytes: int, bytes_per_s: float | None = None) -> str:
+    """``1.2 GB of 4.0 GB (30 %), 210.0 MB/s, 13 s left``; without a rate, where none was measured, the first of it."""
     share = f" ({100 * done_bytes // total_bytes} %)" if total_bytes else ""
-    said = f"{size(done_bytes)} of {size(total_bytes)}{share}, {size(bytes_per_s)}/s"
+    said = f"{size(done_bytes)} of {size(total_bytes)}{share}"
+    if bytes_per_s is None:
+        return said
+    said += f", {size(bytes_per_s)}/s"
     if not bytes_per_s:
         return said
     seconds = round(max(0, total_bytes - done_bytes) / bytes_per_s)

@@ -115,7 +115,7 @@ class Snapshot(Generic[S]):
                 left_over.unlink()
             data = self._path.read_bytes()
             if _digest(data[DIGEST:]) != data[:DIGEST]:
-                log.warning("the snapshot %s was damaged or changed: reading from the beginning", self._path)
+                log.warning("the snapshot %s is damaged, or of another version: reading from the beginning", self._path)
                 return None
             file = msgspec.json.decode(data[DIGEST:], type=_File)
             if (file.code, file.stream) != (self._code, stream) or file.position > last:

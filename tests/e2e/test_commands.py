@@ -294,7 +294,13 @@ def test_a_fine_tuning_is_asked_for_by_its_own_name(cluster: Cluster, tmp_path: 
         return answer.model == "sim-law"
 
     asyncio.run(eventually(answered, 60))
-    cluster.text("model", "remove", "sim-tuned")
+    exported = yaml.safe_load(cluster.text("export"))
+    rest = {
+        "library": [one for one in exported.get("library", []) if one["name"] != "law-lora"],
+        "models": [one for one in exported["models"] if one["name"] != "sim-tuned"],
+    }
+    done = cluster.text("apply", "-f", "-", "--prune", "--yes", stdin=yaml.safe_dump(rest))
+    assert done.splitlines() == ["- model sim-tuned: done", "- library law-lora: done"]
 
 
 def test_a_node_does_what_it_is_asked_once(cluster: Cluster) -> None:

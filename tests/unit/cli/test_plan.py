@@ -158,6 +158,16 @@ def test_a_level_waits_for_what_is_removed_below_it() -> None:
     assert steps["project", "acme/web/shop"] == frozenset()
 
 
+def test_weights_wait_for_the_models_that_are_removed_with_them() -> None:
+    steps = [step for step in pruning([], WHOLE, EVERYTHING) if step.kind == "library"]
+    unused = [
+        step for step in pruning([], WHOLE, msgspec.structs.replace(EVERYTHING, models=())) if step.kind == "library"
+    ]
+
+    assert [step.awaits for step in steps] == [{"version"}, {"version"}]
+    assert [step.awaits for step in unused] == [frozenset(), frozenset()]
+
+
 def test_what_something_else_still_names_is_not_pruned() -> None:
     watched = Allowance(policies=("watch",))
     key = KeyInfo(key_id="k-1", shown="", name="", project="a/b/c", roles=(), allowance=watched, revoked=False)

@@ -23,6 +23,7 @@ def test_sizes_are_said_for_people(count: float, said: str) -> None:
 def test_bytes_rate_and_time_left_are_said() -> None:
     assert words(1_200_000_000, 4_000_000_000, 20e6) == "1.2 GB of 4.0 GB (30 %), 20.0 MB/s, 2 min 20 s left"
     assert words(0, 10, 0) == "0 B of 10 B (0 %), 0 B/s"
+    assert words(1_200_000_000, 4_000_000_000) == "1.2 GB of 4.0 GB (30 %)"
     assert words(10, 0, 5) == "10 B of 0 B, 5 B/s, 0 s left"
 
 
