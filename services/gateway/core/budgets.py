@@ -14,17 +14,17 @@ Money is in micro-units. Nothing here knows the time but what it is told.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Container, Mapping
 from datetime import datetime
-from sys import byteorder
 from typing import NamedTuple
+
+import msgspec
 
 from libs.events.budget import PERIODS, LevelBudget, Period, accounts, period_name
 from libs.events.usage import Holding, Holdings
 
 from .marks import Marks
-from .neighbours import WORDS, Neighbours, fits
+from .neighbours import WORDS, Neighbours, fits, short
 from .table import A_LIMIT, AT, LEDGER, RESERVED, SETTLED, SPENT, TOLD, UNTIL, Table, TableFull, digest
 
 MOST_SETTLED = 512
@@ -33,6 +33,8 @@ are joined: they then leave together, when it has the last of them."""
 NEAR = 0.2
 FEW = 8
 """With so little of a budget left (a share of it, or requests like the last) other hosts are told at once."""
+_packed = msgspec.msgpack.Encoder().encode
+_words = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class Short(NamedTuple):
@@ -185,17 +187,17 @@ class Spending:
         What it includes is held here no more."""
         if ledger < self._ledger(account):
             return
-        words = array("q", (ledger,))
+        words = [ledger]
         for period, micros in spent_micros.items():
-            words.extend((self._periods.setdefault(period, len(self._periods)), micros))
-        self._spend[account] = words.tobytes()
+            words += self._periods.setdefault(period, len(self._periods)), micros
+        self._spend[account] = _packed(words)
         for period, line in self._lines.get(account, {}).items():
             self._entered(line, ledger, spent_micros.get(period, line.spent))
 
     def begin_epoch(self) -> None:
         """USAGE is another stream: what was said of sequences holds no more, and nothing is in it yet."""
         for account, spend in self._spend.items():
-            self._spend[account] = bytes(8) + spend[8:]
+            self._spend[account] = _packed([0, *_words(spend)[1:]])
         for lines in self._lines.values():
             for line in lines.values():
                 line.ledger = 0
@@ -218,7 +220,7 @@ class Spending:
 
     def _ledger(self, account: str) -> int:
         spend = self._spend.get(account)
-        return 0 if spend is None else int.from_bytes(spend[:8], byteorder)
+        return 0 if spend is None else _words(spend)[0]
 
     # the gateways of other hosts
 
@@ -299,7 +301,7 @@ class Spending:
         if not holdings:
             return 0
         if line.elsewhere_at != (holdings.version, ledger):
-            records = holdings.of(hash(line.name))
+            records = holdings.of(short(line.name))
             total = 0
             for at in range(0, len(records), WORDS):
                 until = records[at + 3]
@@ -315,7 +317,7 @@ class Spending:
             spend = self._spend.get(account)
             number = self._periods.get(period)
             if spend is not None:
-                words = array("q", spend)
+                words = _words(spend)
                 line.ledger = words[0]
                 for at in range(1, len(words), 2):
                     if words[at] == number:

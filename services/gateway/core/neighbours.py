@@ -8,18 +8,26 @@ as long as a frozen process may come back, what it settled until the ledger has 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
 
 from libs.events.usage import GatewayHoldings, Holding, Holdings
 
 from .table import KEPT_S, MINUTE_S
 
 SETTLED_KEPT_S = 7 * 86400
-"""For so long USAGE keeps what PostgreSQL has not taken: what never came by then never will."""
+"""What never came to the ledger in so long never will."""
 LOST_S = 60
 """A gateway that was not heard for so long admits nothing more, or no more than its share."""
 WORDS = 4
 """Of a record: whose it is, and three figures."""
+_FIGURES = Struct(f"={WORDS}q")
+_SHORT = 2**60 - 1
+
+
+def short(name: str) -> int:
+    """What a name goes by in ``Records``: of two digits, as Python keeps numbers; three take half as much again."""
+    return hash(name) & _SHORT
 
 
 def fits(left: int, new: int, this: int, hosts: int) -> bool:
@@ -36,36 +44,42 @@ class Records:
     """Three figures by name and neighbour, in little memory: there may be very many names."""
 
     def __init__(self) -> None:
-        self._by_name: dict[int, array[int]] = {}
+        self._by_name: dict[int, bytes | array[int]] = {}
+        """A name only one speaks of, as most are, has bytes: an array takes twice as much."""
         self.version = 0
         """Rises whenever something changes."""
 
-    def of(self, name: int) -> array[int] | tuple[()]:
+    def of(self, name: int) -> Sequence[int]:
         """Of all neighbours, one after the other, four figures each."""
-        return self._by_name.get(name, ())
+        records = self._by_name.get(name, ())
+        return memoryview(records).cast("q") if isinstance(records, bytes) else records
 
     def put(self, whose: int, name: int, first: int, second: int, third: int) -> None:
         self.version += 1
-        records = self._by_name.get(name)
-        if records is None:
-            self._by_name[name] = array("q", (whose, first, second, third))
+        known = self._by_name.get(name, b"")
+        new = _FIGURES.pack(whose, first, second, third)
+        if not known or (isinstance(known, bytes) and known[:8] == new[:8]):
+            self._by_name[name] = new
             return
+        records = array("q", known) if isinstance(known, bytes) else known
+        self._by_name[name] = records
         for at in range(0, len(records), WORDS):
             if records[at] == whose:
                 records[at + 1] = first
                 records[at + 2] = second
                 records[at + 3] = third
                 return
-        records.extend((whose, first, second, third))
+        records.frombytes(new)
 
     def drop(self, whose: int, name: int) -> None:
-        records = self._by_name.get(name)
-        for at in range(0, len(records or ()), WORDS):
-            assert records is not None
+        records = array("q", self.of(name))
+        for at in range(0, len(records), WORDS):
             if records[at] == whose:
                 self.version += 1
                 del records[at : at + WORDS]
-                if not records:
+                if records:
+                    self._by_name[name] = records
+                else:
                     del self._by_name[name]
                 return
 
@@ -195,7 +209,7 @@ class Neighbours:
     def _count(self, one: _Neighbour, message: Holdings) -> set[int]:
         names = set()
         for name in {*message.requests, *message.tokens}:
-            hashed = hash(name)
+            hashed = short(name)
             requests, tokens = message.requests.get(name, 0), message.tokens.get(name, 0)
             if requests or tokens:
                 self.counts.put(one.index, hashed, requests, tokens, 0)
@@ -209,7 +223,7 @@ class Neighbours:
     def _hold(self, one: _Neighbour, message: Holdings) -> set[int]:
         names = set()
         for name, held in message.budgets.items():
-            hashed = hash(name)
+            hashed = short(name)
             if held.reserved or held.settled:
                 self.holdings.put(one.index, hashed, held.reserved, held.settled, held.until)
                 names.add(hashed)
@@ -225,8 +239,9 @@ class Neighbours:
             self.counts.drop(one.index, name)
         for name in one.held.difference(held):
             self.holdings.drop(one.index, name)
-        one.counted.intersection_update(counted)
-        one.held.intersection_update(held)
+        # Copies take no more memory than they need; sets that grew take up to four times as much.
+        one.counted = set(one.counted.intersection(counted))
+        one.held = set(one.held.intersection(held))
 
     def forget(self, now: float) -> None:
         """Look who is silent; to be called every second or so."""

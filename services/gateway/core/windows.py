@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from .neighbours import WORDS, Neighbours
+from .neighbours import WORDS, Neighbours, short
 from .table import A_LIMIT, AT, MINUTE_S, NEW_REQUESTS, NEW_TOKENS, REQUESTS, TOKENS, TOLD, Table, digest
 
 Unit = Literal["requests", "tokens"]
@@ -168,7 +168,7 @@ class Counts:
                 tokens += words[row + TOKENS]
                 new_requests += words[row + NEW_REQUESTS]
                 new_tokens += words[row + NEW_TOKENS]
-        records = self._neighbours.counts.of(hash(name))
+        records = self._neighbours.counts.of(short(name))
         for at in range(0, len(records), WORDS):
             requests += records[at + 1]
             tokens += records[at + 2]
