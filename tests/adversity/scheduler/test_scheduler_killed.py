@@ -17,7 +17,7 @@ from libs.events import Event
 from libs.events.commands import ScaleModel
 from libs.events.leadership import SchedulerElected
 from libs.events.model import ModelDefined, ModelUnplaced, Scaling
-from libs.events.node import NodeLost
+from libs.events.node import NodeLost, NodeReturned
 from libs.events.questions import SchedulerState, StateAnswer
 from libs.events.replica import ReplicaPlaced, ReplicaReady
 from libs.events.shard import ShardStarting
@@ -135,18 +135,18 @@ def watched(authority: Authority[Any]) -> tuple[list[tuple[int, Event]], list[Ev
     """Decisions that were taken from now on, where they stand, and those refused because another leads."""
     stood: list[tuple[int, Event]] = []
     refused: list[Event] = []
-    append = authority._append
+    append = authority._bus.append
 
-    async def record(event: Event, *about: Any) -> int:
+    async def record(event: Event, **about: Any) -> int:
         try:
-            sequence = await append(event, *about)
+            sequence = await append(event, **about)
         except NotLeader:
             refused.append(event)
             raise
         stood.append((sequence, event))
         return sequence
 
-    authority._append = record  # type: ignore[method-assign]
+    authority._bus.append = record  # type: ignore[method-assign]
     return stood, refused
 
 
@@ -167,7 +167,8 @@ async def test_nothing_is_lost_because_the_bus_was_away(unled: Cluster, tmp_path
 
         machine.happens("silent")
         await unled.happened(NodeLost)
-        await unled.serves("m", 0)
+        await eventually(lambda: [one.silent for one in unled.endpoints("m")] == [True, True], WAIT_S)
         machine.happens("heard")
-        assert await unled.serves("m", 2) == both
+        await unled.happened(NodeReturned)
+        await eventually(lambda: unled.endpoints("m") == both, WAIT_S)
         assert len(unled.events(ShardStarting)) == 2

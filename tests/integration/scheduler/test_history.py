@@ -86,7 +86,7 @@ async def test_what_was_and_what_would_be(nats_server: NatsServer, bus: Bus, tmp
         change.write_text("models:\n  - name: n\n    profiles: [{name: cpu, engine: vllm}]\n")
         code, _, err = await llmgw(nats_server, "plan", "-f", str(change))
         assert code == 1
-        assert "profiles[0].gpu_class" in err
+        assert "profiles[0].memory_mb" in err
         for agent in agents:
             await agent.stop()
 
