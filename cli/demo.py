@@ -75,13 +75,13 @@ async def declare(cluster: Cluster, keys: Keys, extra: Sequence[Item], with_mode
 
 
 async def answered(cluster: Cluster, base_url: str, key: str, say: Callable[[str], None]) -> str | None:
-    """Wait until the first model answers a chat; its name, or None when no model is defined. Raises Failed."""
+    """Wait until a model answers a chat; its name, or None when none is to run or none chats. Raises Failed."""
     end = time.monotonic() + ANSWER_S
     told = ""
     problem = "nothing was tried"
     while time.monotonic() < end:
         views = (await cluster.ask(ListModels(), ModelsAnswer)).models
-        if not views:
+        if not any(one.wanted for one in views):
             return None
         state = "; ".join(f"{one.model}: {one.state}{f' ({one.reason})' if one.reason else ''}" for one in views)
         if state != told:
@@ -96,11 +96,16 @@ async def answered(cluster: Cluster, base_url: str, key: str, say: Callable[[str
     raise Failed(f"no chat was answered within {ANSWER_S:g} s ({told}; last: {problem}): see `llmgw explain MODEL`")
 
 
-def _chat(base_url: str, key: str) -> str:
-    """Ask the first model for a token; its name. Raises OSError."""
+def _chat(base_url: str, key: str) -> str | None:
+    """Ask the first model that is ready for a token; its name, or None when no model chats. Raises OSError."""
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     models = _call(urllib.request.Request(f"{base_url}/models", headers=headers))
-    name = str(models["data"][0]["id"])
+    chats = [one for one in models["data"] if "chat" in one["capabilities"]]
+    if models["data"] and not chats:
+        return None
+    name = next((str(one["id"]) for one in chats if one["ready"]), None)
+    if name is None:
+        raise OSError("the gateway reaches no model that chats yet")
     body = {"model": name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
     _call(urllib.request.Request(f"{base_url}/chat/completions", json.dumps(body).encode(), headers))
     return name

@@ -69,7 +69,7 @@ def banner(endpoint: Endpoint, model: str | None, home: Home) -> Iterator[str]:
     yield f"  admin key   {endpoint.admin_key}"
     yield ""
     if model is None:
-        yield "No model is defined: `llmgw model define` or `llmgw apply -f FILE` adds one."
+        yield "No model that chats is to run: `llmgw apply -f FILE` adds one, `llmgw model start MODEL` starts one."
     else:
         messages = [{"role": "user", "content": "Once upon a time"}]
         body = json.dumps({"model": model, "messages": messages, "max_tokens": 60, "stream": True})
