@@ -69,13 +69,16 @@ def still_running(state: State, machine_id: str) -> list[str]:
         replica.replica_id
         for replica in of_retired(state, machine_id)
         if replica.phase in ("placed", "ready")
-        or (replica.ready_at is not None and replica.whole and not _served_elsewhere(state, replica.model))
+        or (replica.ready_at is not None and replica.whole and not _spared(state, replica.model))
         or any(not s.ended and s.placement.machine_id != machine_id for s in replica.shards.values())
     ]
 
 
-def _served_elsewhere(state: State, model: str) -> bool:
-    return state.facts.models[model].removed or any(r.phase == "ready" for r in state.replicas_of(model))
+def _spared(state: State, name: str) -> bool:
+    """Whether a model is served elsewhere, or is to be served nowhere."""
+    model = state.facts.models[name]
+    stopped = model.removed or model.stopped is not None or state.facts.stopped is not None
+    return stopped or any(r.phase == "ready" for r in state.replicas_of(name))
 
 
 def _heard(

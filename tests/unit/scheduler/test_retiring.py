@@ -7,7 +7,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from libs.events.commands import DefineModel, DrainNode, RetireNode
+from libs.events.commands import DefineModel, DrainNode, RetireNode, StopModel
 from libs.events.library import MirrorRetired, VersionRemoved
 from libs.events.node import NodeDrained, NodeJoined, NodeLost, NodeRetired
 from services.scheduler.core.keeping import Kept, keep, restore
@@ -97,6 +97,18 @@ def test_only_what_is_lost_and_serves_nothing_is_retired_by_hand(world: World) -
     world.settle()
     world.command(RetireNode(machine_id="n1"))
     assert world.serving() == ["n2"]
+
+
+def test_a_lost_machine_is_retired_once_its_model_is_stopped(world: World) -> None:
+    world.machine("n1")
+    world.define(model_spec())
+    world.settle()
+    away(world, "n1")
+    assert "or stop or remove it" in world.refused(RetireNode(machine_id="n1"))["machine_id"]
+    world.command(StopModel(model="m"))
+    world.command(RetireNode(machine_id="n1"))
+    assert world.state.facts.machines == {}
+    assert world.replicas() == []
 
 
 def test_one_that_is_drained_or_lent_stays_until_somebody_retires_it(world: World) -> None:
