@@ -6,10 +6,9 @@ the value of a top-level field and leaves the bytes of every other value as they
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -211,6 +210,8 @@ NAMES = WORDS | frozenset(
 )
 """Names the protocol or JSON Schema gives to fields."""
 MOST_SEGMENTS = 20_000
+MOST_CHARACTERS = 8 * 1024 * 1024
+"""In texts and their paths: more than one check may have. A path can be as long as the body, for every text in it."""
 DIGITS = 7
 """Numbers with fewer are nobody's."""
 _NOT_READ = frozenset(
@@ -240,10 +241,18 @@ class Readable(msgspec.Struct):
         return "tokens" if self.fields.get("tokens") else None
 
     def segments(self) -> tuple[Segment, ...]:
-        """Every piece of text the model may read, with the JSON pointer to it; of more than ``MOST_SEGMENTS``, one
-        more than those. The name of a field has the path ``#/NAME``, wherever and however often it stands.
+        """Every piece of text the model may read, with the JSON pointer to it; of more than ``MOST_SEGMENTS`` or
+        ``MOST_CHARACTERS``, so many that they are more than those. The name of a field has the path ``#/NAME``,
+        wherever and however often it stands.
         """
-        return tuple(itertools.islice(_texts(self.fields), MOST_SEGMENTS + 1))
+        found = []
+        left = MOST_CHARACTERS
+        for segment in _texts(self.fields):
+            found.append(segment)
+            left -= len(segment.path) + len(segment.text)
+            if left < 0 or len(found) > MOST_SEGMENTS:
+                break
+        return tuple(found)
 
     def edit(self, edits: Iterable[Span]) -> dict[str, bytes | None]:
         """Replace the spans; all that was read, as JSON (None: no such field any more). Raises LookupError for a path
@@ -295,25 +304,58 @@ def readable(body: bytes) -> Readable:
 
 
 def _texts(fields: dict[str, Any]) -> Iterator[Segment]:
-    # No recursion: how deep a body is nested is the client's choice. The last is looked at first.
-    left: list[tuple[str, Any]] = [(f"/{_escaped(name)}", value) for name, value in reversed(fields.items())]
+    # No recursion: how deep a body is nested is the client's choice. The last is looked at first. A path is put
+    # together where there is a text: a long name above very many numbers would take all memory.
+    left: list[tuple[_Place, Any]] = [(_Place(None, name, _media(0, name)), fields[name]) for name in reversed(fields)]
     named = {name for name in fields if name not in _KNOWN}
     yield from (Segment(path=f"#/{_escaped(name)}", text=name) for name in named)
     while left:
-        path, value = left.pop()
+        place, value = left.pop()
+        step = place.media
         if isinstance(value, list):
-            left += [(f"{path}/{index}", value[index]) for index in range(len(value) - 1, -1, -1)]
+            inside = _media(step, 0)
+            left += [(_Place(place, index, inside), value[index]) for index in range(len(value) - 1, -1, -1)]
         elif isinstance(value, dict):
             if not NAMES.issuperset(value):
                 new = [name for name in value if name not in NAMES and name not in named]
                 named.update(new)
                 yield from (Segment(path=f"#/{_escaped(name)}", text=name) for name in new)
-            left += reversed([(f"{path}/{_escaped(name)}", inner) for name, inner in value.items()])
+            left += [(_Place(place, name, _media(step, name)), value[name]) for name in reversed(value)]
         elif isinstance(value, str):
-            if value and value not in WORDS and not _is_payload(path, value):
-                yield Segment(path=path, text=value)
-        elif (text := _text_of(value)) is not None and path.count("/") > 1:
-            yield Segment(path=path, text=text)
+            if value and value not in WORDS and not _is_payload(place, value):
+                yield Segment(path=place.path, text=value)
+        elif (text := _text_of(value)) is not None and place.above is not None:
+            yield Segment(path=place.path, text=text)
+
+
+class _Place(NamedTuple):
+    """Where a value stands."""
+
+    above: _Place | None
+    key: str | int
+    media: int
+    """How much of ``_MEDIA_AT`` its path begins with; -1: it begins otherwise."""
+
+    @property
+    def path(self) -> str:
+        keys: list[str] = []
+        place: _Place | None = self
+        while place is not None:
+            keys.append(_escaped(place.key) if isinstance(place.key, str) else str(place.key))
+            place = place.above
+        return "/" + "/".join(reversed(keys))
+
+
+_MEDIA_AT = (frozenset({"messages"}), None, frozenset({"content"}), None, MEDIA)
+"""The keys above an image, a sound or a file; None: an index."""
+
+
+def _media(step: int, key: str | int) -> int:
+    """``_Place.media`` of what stands under a key, in what has ``step``."""
+    if not 0 <= step < len(_MEDIA_AT):
+        return step
+    wanted = _MEDIA_AT[step]
+    return step + 1 if (isinstance(key, int) if wanted is None else key in wanted) else -1
 
 
 def _text_of(value: Any) -> str | None:
@@ -324,16 +366,19 @@ def _text_of(value: Any) -> str | None:
     return number if len(number.partition(".")[0].lstrip("-")) >= DIGITS else None
 
 
-def _is_payload(path: str, value: str) -> bool:
+def _is_payload(place: _Place, value: str) -> bool:
     """Whether it is the image, the sound or the file itself, and not where it is to be had."""
-    return (value.startswith("data:") or path.endswith("data")) and _IN_MEDIA.match(path) is not None
+    is_data = value.startswith("data:") or (isinstance(place.key, str) and place.key.endswith("data"))
+    return is_data and place.media == len(_MEDIA_AT)
 
 
 def _spliced(text: str, spans: list[Span]) -> str:
-    # From the end, so that earlier positions stay right.
-    for span in sorted(spans, key=lambda span: span.start, reverse=True):
-        text = text[: span.start] + span.replacement + text[span.end :]
-    return text
+    parts: list[str] = []
+    at = 0
+    for span in sorted(spans, key=lambda span: span.start):
+        parts += text[at : span.start], span.replacement
+        at = max(at, span.end)
+    return "".join([*parts, text[at:]])
 
 
 def _rename(fields: dict[str, Any], renamed: Mapping[str, str]) -> None:
@@ -348,14 +393,13 @@ def _rename(fields: dict[str, Any], renamed: Mapping[str, str]) -> None:
             if not renamed.keys().isdisjoint(value):
                 held = list(value.items())
                 value.clear()
+                taken: dict[str, int] = {}
                 for name, inner in held:
-                    name = renamed.get(name, name)
-                    while name in value:
-                        name += "_"
-                    value[name] = inner
-
-
-_IN_MEDIA = re.compile(rf"^/messages/[0-9]+/content/[0-9]+/(?:{'|'.join(MEDIA)})(?:/|$)")
+                    told = name = renamed.get(name, name)
+                    while told in value:
+                        taken[name] = taken.get(name, 1) + 1
+                        told = f"{name}_{taken[name]}"
+                    value[told] = inner
 
 
 def _escaped(name: str) -> str:

@@ -22,13 +22,13 @@ class Breaker:
     Times are seconds on any clock that only rises.
     """
 
-    __slots__ = ("_consecutive", "_history", "_opened", "_probe_until", "open_until")
+    __slots__ = ("_consecutive", "_history", "_probe_until", "_rest_s", "open_until")
 
     def __init__(self) -> None:
         self._consecutive: list[str | None] = []
         """Whose the failures since the last success were, the newest last."""
         self._history: list[tuple[bool, str | None]] = []
-        self._opened = 0
+        self._rest_s = OPEN_S
         self._probe_until = 0.0
         self.open_until: float | None = None
         """None: closed."""
@@ -52,7 +52,7 @@ class Breaker:
         self._consecutive.clear()
         if self.open_until is not None:
             self.open_until = None
-            self._opened = 0
+            self._rest_s = OPEN_S
             self._probe_until = 0.0
             self._history.clear()
         elif self._history:
@@ -62,10 +62,12 @@ class Breaker:
         """``key_id``: whose request it was, where that may be why; None where it cannot."""
         self._consecutive = [*self._consecutive[1 - RATE_SAMPLES :], key_id]
         self._note(True, key_id)
+        if self.open_until is not None and now < self.open_until:
+            return  # of before it opened: when an engine dies, all that it was answering fails at once
         in_a_row = len(self._consecutive) >= CONSECUTIVE and _of_several(self._consecutive)
         if self.open_until is not None or in_a_row or self._rate_exceeded():
-            self.open_until = now + min(OPEN_MAX_S, OPEN_S * 2**self._opened)
-            self._opened += 1
+            self.open_until = now + self._rest_s
+            self._rest_s = min(OPEN_MAX_S, 2 * self._rest_s)
             self._probe_until = 0.0
 
     def abandoned(self) -> None:

@@ -26,7 +26,8 @@ def refuse_doubles(body: bytes) -> None:
         once = b""
     if once.count(b":") != body.count(b":") or _ESCAPED in body:
         try:
-            json.loads(body, object_pairs_hook=_object)
+            # Python makes no number of very many digits, and other decoders pass over them.
+            json.loads(body, object_pairs_hook=_object, parse_int=len)
         except (ValueError, RecursionError):
             return
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libs.events.policy import Segment, Span
-from services.gateway.core.body import MOST_SEGMENTS, asking_usage, edited, read, readable
+from services.gateway.checks import fits
+from services.gateway.core.body import MOST_CHARACTERS, MOST_SEGMENTS, asking_usage, edited, read, readable
 from services.gateway.core.errors import Fault
 from services.gateway.core.messages import media
 
@@ -197,8 +199,36 @@ def test_names_of_fields_are_read_too_and_changed_wherever_they_stand() -> None:
     read_of = readable(body)
     (found,) = (segment for segment in read_of.segments() if segment.text == "x@y.z")
     changed = json.loads(edited(body, read_of.edit([Span(path=found.path, start=0, end=5, replacement="[E]")])))
-    fields = {"[E]": {"type": "string"}, "file": {"properties": {"[E]": {}, "[E]_": {}}}}
+    fields = {"[E]": {"type": "string"}, "file": {"properties": {"[E]": {}, "[E]_2": {}}}}
     assert changed == {"tools": [{"function": {"parameters": {"properties": fields}}}], "[E]": 1}
+
+
+def test_very_many_names_that_become_one_are_told_apart_in_little_time() -> None:
+    body = json.dumps({"extra": {f"a{n}@y.z": n for n in range(10_000)}}).encode()
+    read_of = readable(body)
+    spans = [Span(path=one.path, start=0, end=len(one.text), replacement="[E]") for one in read_of.segments()]
+    began = time.process_time()
+    changes = read_of.edit([span for span in spans if span.path != "#/extra"])
+    assert time.process_time() - began < 5
+    assert len(json.loads(changes["extra"] or b"")) == 10_000
+
+
+def test_very_many_edits_of_a_long_text_take_little_time() -> None:
+    body = json.dumps({"prompt": "a@y.z " * 200_000}).encode()
+    spans = [Span(path="/prompt", start=6 * n, end=6 * n + 5, replacement="[E]") for n in range(200_000)]
+    began = time.process_time()
+    changes = readable(body).edit(reversed(spans))
+    assert time.process_time() - began < 5
+    assert json.loads(changes["prompt"] or b"") == "[E] " * 200_000
+
+
+def test_a_long_name_above_very_many_values_takes_no_more_memory_than_may_be_looked_at() -> None:
+    name = "n" * 1_000_000
+    numbers = readable(json.dumps({name: [1] * 200_000}).encode()).segments()
+    assert [segment.path for segment in numbers] == [f"#/{name}"]
+    texts = readable(json.dumps({name: ["x@y.z"] * 1000}).encode()).segments()
+    assert MOST_CHARACTERS < sum(len(segment.path + segment.text) for segment in texts) < MOST_CHARACTERS + 2_000_000
+    assert not fits(texts), "what is left out is not let through unread"
 
 
 def test_long_numbers_are_text_and_decimals_keep_their_spelling() -> None:

@@ -151,6 +151,20 @@ def test_what_may_be_one_keys_doing_opens_no_breaker_until_it_happens_to_another
     assert not breaker.closed
 
 
+def test_all_that_a_dead_engine_was_answering_is_one_failure_and_no_count_of_probes_is_too_many() -> None:
+    breaker = Breaker()
+    for _ in range(200):
+        breaker.failed(10.0)
+    assert breaker.allows(10.0 + OPEN_S)
+    now = 11.0
+    for _ in range(2000):
+        now += OPEN_MAX_S + 0.01
+        assert breaker.allows(now)
+        breaker.taken(now)
+        breaker.failed(now)
+    assert breaker.allows(now + OPEN_MAX_S)
+
+
 @given(st.lists(st.sampled_from(["failed", "succeeded", "taken", "abandoned"]), max_size=50))
 def test_no_breaker_stays_open_for_good(steps: list[str]) -> None:
     breaker = Breaker()
