@@ -295,6 +295,8 @@ class Rates:
         self._said_at = now
         if await self._bus.keep(message):
             self._confirming.told(message.budgets, self.counts.said(message.requests))
+        else:
+            self._confirming.unsure(message.budgets)
 
     def _confirm(self) -> None:
         confirmed = self._confirming.confirmed(self._neighbours, time.monotonic())

@@ -245,6 +245,8 @@ class Spending:
 
     def _holding(self, line: _Line) -> Holding:
         line.changed = False
+        # From now on others may believe that it is no more than this.
+        self._heard(line, line.told)
         return Holding(
             reserved=line.reserved,
             settled=line.settled_micros,
@@ -253,15 +255,18 @@ class Spending:
             spent=line.spent,
         )
 
-    def told(self, holdings: Mapping[str, Holding]) -> None:
-        """The bus has a report: other hosts hear of it."""
-        for name, held in holdings.items():
+    def told(self, held: Mapping[str, int]) -> None:
+        """Other hosts know that so much is held, by account and period."""
+        for name, micros in held.items():
             account, _, period = name.rpartition(" ")
             line = self._lines.get(account, {}).get(period)
             if line is not None:
-                line.told = min(held.reserved + held.settled, line.reserved + line.settled_micros)
-                if self._shown and (row := line.place(self._table)) >= 0:
-                    self._table.words[row + TOLD] = line.told
+                self._heard(line, micros)
+
+    def _heard(self, line: _Line, micros: int) -> None:
+        line.told = min(micros, line.reserved + line.settled_micros)
+        if self._shown and (row := line.place(self._table)) >= 0:
+            self._table.words[row + TOLD] = line.told
 
     def heard(self, message: Holdings) -> None:
         """A gateway of another host may know of the ledger what is not known here yet."""

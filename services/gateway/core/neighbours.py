@@ -87,8 +87,8 @@ class Records:
         return len(self._by_name)
 
 
-Told = tuple[dict[str, Holding], dict[str, tuple[int, int]]]
-"""Holdings by account and period, and counts as ``Counts.said`` has them."""
+Told = tuple[dict[str, int], dict[str, tuple[int, int]]]
+"""What is held by account and period, and counts as ``Counts.said`` has them."""
 
 
 class Confirming:
@@ -114,8 +114,20 @@ class Confirming:
         """The bus has a message that says this."""
         if self._told is None:
             self._told = ({}, {})
-        self._told[0].update(holdings)
+        asked, told = self._asked[0], self._told[0]
+        for name, held in holdings.items():
+            told[name] = amount = held.reserved + held.settled
+            if name in asked:
+                # Who answered may have heard this too, and believe no more than it says.
+                asked[name] = min(asked[name], amount)
         self._told[1].update(counts)
+
+    def unsure(self, holdings: Iterable[str]) -> None:
+        """Whether the bus has a message about these is not known: no answer says any more what others believe."""
+        for name in holdings:
+            self._asked[0].pop(name, None)
+            if self._told is not None:
+                self._told[0].pop(name, None)
 
     def confirmed(self, neighbours: Neighbours, now: float) -> Told | None:
         """What is heard everywhere now and was not when this was last called; to be called often."""

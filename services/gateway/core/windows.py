@@ -37,23 +37,25 @@ class Tally:
         *("digest", "requests", "said", "tokens"),
     )
 
-    def __init__(self, name: str, table: Table, now: float) -> None:
+    def __init__(self, name: str, table: Table, now: float, said: tuple[int, int] = (0, 0)) -> None:
+        """``said``: at least what an earlier tally of the name had told."""
         self.digest = digest(name)
         self._row = row = table.row(self.digest)
         self.requests = self.tokens = 0
         self._buckets: list[int] = []
-        self._added_requests = self._added_tokens = 0
+        self._added_requests, self._added_tokens = said
         """What was ever counted."""
-        self._heard_requests = self._heard_tokens = 0
+        self._heard_requests, self._heard_tokens = said
         """Of that, what other hosts have heard."""
-        self.said = (0, 0)
+        self.said = said
         """Of that, what they were told."""
         self.changed = True
         words = table.words
         if int(now) - words[row + AT] < MINUTE_S and words[row + TOLD] == A_LIMIT:
             # Of this worker's life before this one.
             self.requests, self.tokens = words[row + REQUESTS], words[row + TOKENS]
-            self._added_requests, self._added_tokens = self.requests, self.tokens
+            self._added_requests += self.requests
+            self._added_tokens += self.tokens
             self._buckets = [words[row + AT], self.requests, self.tokens]
         words[row + TOLD] = A_LIMIT
 
@@ -142,12 +144,15 @@ class Counts:
         self._table = table
         self._neighbours = neighbours
         self._tallies: dict[str, Tally] = {}
+        self._said = (0, 0)
+        """The most that one of those said which are gone: that others heard it may be known only after another of the
+        same name has begun."""
 
     def add(self, name: str, now: float, requests: int = 0, tokens: int = 0) -> None:
         """Raises TableFull."""
         tally = self._tallies.get(name)
         if tally is None:
-            tally = self._tallies[name] = Tally(name, self._table, now)
+            tally = self._tallies[name] = Tally(name, self._table, now, self._said)
         tally.add(self._table, now, requests, tokens)
 
     def used(self, name: str, now: float) -> Use:
@@ -184,6 +189,7 @@ class Counts:
         for name, tally in list(self._tallies.items()):
             tally.turn(self._table, now)
             if tally.empty and not tally.changed:
+                self._said = max(self._said[0], tally.said[0]), max(self._said[1], tally.said[1])
                 del self._tallies[name]
 
     def whole(self) -> dict[str, tuple[int, int]]:

@@ -197,7 +197,7 @@ def test_what_others_have_not_heard_is_at_most_a_share_of_what_is_left() -> None
     one.hear(said(0, "third", reserved=1))
     held = [taken(one, 8, TOTAL) for _ in range(4)]
     assert one.spending.reserve((TOTAL,), 8, NOON) == Short(TOTAL, 0, 8)
-    one.spending.told(one.report().budgets)
+    one.spending.told({name: held.reserved + held.settled for name, held in one.report().budgets.items()})
     held.append(taken(one, 8, TOTAL))
     for each in held:
         one.spending.settle(each, 8, 1, NOON)
@@ -239,6 +239,37 @@ def test_what_one_used_that_stands_still_is_left_to_it_until_it_is_heard_or_lost
     for _ in range(2):
         one.neighbours.forget(now + LOST_S)
     assert one.neighbours.hosts == 1, "what is left is left to those that are there"
+
+
+def test_what_was_said_to_be_held_no_more_is_new_when_it_is_held_again() -> None:
+    """The others may believe the last word, whether or not it is known that they heard it."""
+    for lost in (False, True):
+        one, other = Worker("gw-1", "one", tables()[0]).begun(), Worker("gw-2", "two", tables()[0]).begun()
+
+        def tell(who: Worker, to: Worker, now: float, stored: bool = True) -> None:
+            report = who.report()
+            to.hear(report, now)
+            if stored:
+                who.confirming.told(report.budgets, {})
+            else:
+                who.confirming.unsure(report.budgets)
+            for each in (who, to):
+                each.confirm(now)
+
+        tell(one, other, 1.0)
+        tell(other, one, 2.0)
+        held = taken(one, 90, TOTAL)
+        for now in range(3, 9):
+            tell(*((one, other) if now % 2 else (other, one)), now)
+        assert one.spending.all()["k-1 total"].reserved == 90
+        one.spending.settle(held, 0, 1, NOON)
+        tell(one, other, 9.0, stored=not lost)
+        # The bus is away from now on; earlier answers still come.
+        one.confirm(10.0)
+        first = taken(one, 40, TOTAL)
+        assert isinstance(one.spending.reserve((TOTAL,), 40, NOON), Short)
+        one.spending.settle(first, 40, 2, NOON)
+        taken(other, 50, TOTAL)
 
 
 def test_one_request_that_fits_is_let_through_though_the_share_be_smaller() -> None:

@@ -117,6 +117,22 @@ def test_what_is_told_is_all_or_what_has_changed_and_what_is_over_leaves() -> No
     assert here.whole() == {}
 
 
+def test_what_others_heard_of_an_earlier_tally_says_nothing_of_the_next() -> None:
+    here = counts()
+    here.add("k", 1.0, requests=500, tokens=9)
+    here.whole()
+    here.sweep(100.0)
+    here.changes()
+    said = here.said(["k"])
+    here.sweep(101.0)
+    here.add("k", 102.0, requests=3, tokens=2)
+    here.heard(said)
+    assert here.used("k", 102.0) == (3, 2, 3, 2)
+    here.changes()
+    here.heard(here.said(["k"]))
+    assert here.used("k", 102.0) == (3, 2, 0, 0)
+
+
 def test_new_is_what_other_hosts_have_not_heard() -> None:
     first, second = map(counts, tables(2))
     first.add("k", 10.2, requests=4)
