@@ -64,7 +64,7 @@ STORE_AGAIN_S = 0.1
 KEEP_FOR_S = 1.0
 ASK_AGAIN_S = 0.1
 ASK_ANOTHER_S = 0.5
-"""A question not answered for so long is put once more: questions change nothing, and instances share them out."""
+"""A question not answered for so long is put again: questions change nothing, and instances share them out."""
 VERSION = "0.1.0"
 
 
@@ -440,7 +440,9 @@ def _answered(reply: Reply, kind: type[T]) -> T:
 
 
 def _answerer(kind: type[Question], handler: Callable[[Any], Awaitable[Any]]) -> Answerer:
-    async def answer(payload: bytes) -> Reply:
+    under_way: dict[bytes, asyncio.Task[Reply]] = {}
+
+    async def work(payload: bytes) -> Reply:
         try:
             return Reply(encode(await handler(decode_as(kind, payload))))
         except (Refused, BadPayload) as error:
@@ -448,6 +450,14 @@ def _answerer(kind: type[Question], handler: Callable[[Any], Awaitable[Any]]) ->
         except Exception:
             log.exception("a question (%s) could not be answered", tag_of(kind))
             return Reply(error="the service failed to answer; its log says why")
+
+    async def answer(payload: bytes) -> Reply:
+        # Worked on once for all who ask the same meanwhile: a question is put again and again until it is answered.
+        task = under_way.get(payload)
+        if task is None:
+            task = under_way[payload] = asyncio.create_task(work(payload), name=f"answer to {tag_of(kind)}")
+            task.add_done_callback(lambda _: under_way.pop(payload, None))
+        return await asyncio.shield(task)
 
     return answer
 

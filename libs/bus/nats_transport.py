@@ -72,6 +72,7 @@ class NatsTransport:
         self._prefix = inbox_prefix
         self.readers: set[PullReader] = set()
         self._services: dict[str, Service] = {}
+        self._answering: set[asyncio.Task[None]] = set()
         self.identity = identity
         self.on_failure: Callable[[str], None] = lambda why: None
         """Called when the connection is beyond repair: the process should end and be started again."""
@@ -356,12 +357,22 @@ class NatsTransport:
             self._services[name] = service
 
         def wrap(answerer: Answerer) -> Callable[[Request], Awaitable[None]]:
-            async def handle(request: Request) -> None:
+            async def respond(request: Request) -> None:
                 reply = await answerer(request.data)
-                if reply.error is None:
-                    await request.respond(reply.payload)
-                else:
-                    await request.respond_error("400", reply.error.replace("\n", " ")[:1000], reply.payload)
+                try:
+                    if reply.error is None:
+                        await request.respond(reply.payload)
+                    else:
+                        await request.respond_error("400", reply.error.replace("\n", " ")[:1000], reply.payload)
+                except nats.errors.MaxPayloadError:
+                    log.error("an answer on %s is too large to send: %d bytes", request.subject, len(reply.payload))
+                    await request.respond_error("400", "the answer is too large to be sent")
+
+            async def handle(request: Request) -> None:
+                # nats-py hands out no further question before this returns.
+                task = asyncio.create_task(respond(request), name=f"answer on {request.subject}")
+                self._answering.add(task)
+                task.add_done_callback(self._answered)
 
             return handle
 
@@ -377,6 +388,11 @@ class NatsTransport:
 
         return stop
 
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._answering.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("%s was not sent: %s", task.get_name(), str(error) or type(error).__name__)
+
     async def _flush(self) -> None:
         """Until the server has seen a subscription, others may find nobody there."""
         with suppress(*UNREACHABLE):
@@ -385,6 +401,8 @@ class NatsTransport:
     async def close(self) -> None:
         self._link.connected = False
         self._watching.cancel()
+        for task in list(self._answering):
+            task.cancel()
         for reader in list(self.readers):
             await reader.close()
         with suppress(Exception):

@@ -29,7 +29,7 @@ from libs.events.machine import MachineErrandEnded
 from libs.events.model import ModelRemoved
 from libs.events.node import NodeCordoned, NodeJoined
 from libs.events.policy import Check, Segment
-from libs.events.questions import ListNodes, NodesAnswer
+from libs.events.questions import ListNodes, NodesAnswer, SchedulerStanding, Standing
 from libs.events.refusal import Refused
 from libs.events.usage import UsageBatch
 from libs.events.views import LibraryEntry, Spend
@@ -462,3 +462,29 @@ async def test_a_node_speaks_for_itself_whatever_its_header_says(open_bus: Open)
     await follower.caught_up.wait()
     assert got[0].actor == "node-gpu=2E07"
     await follower.stop()
+
+
+async def test_a_question_that_takes_long_is_worked_on_once_and_holds_up_no_other(open_bus: Open) -> None:
+    service, client = await open_bus("scheduler"), await open_bus("operator")
+    begun: list[ListNodes] = []
+    done = asyncio.Event()
+
+    async def nodes(question: ListNodes) -> NodesAnswer:
+        begun.append(question)
+        await done.wait()
+        return NodesAnswer(nodes=())
+
+    async def standing(question: SchedulerStanding) -> Standing:
+        return Standing(instance="a", leads=False, position=0)
+
+    await service.answer("scheduler", {ListNodes: nodes, SchedulerStanding: standing})
+    asking = asyncio.ensure_future(client.ask(ListNodes(), NodesAnswer, timeout_s=20))
+    asking_too = asyncio.ensure_future(client.ask(ListNodes(), NodesAnswer, timeout_s=20))
+    await eventually(lambda: bool(begun))
+    with pytest.raises(AskFailed):  # meanwhile it was put again several times
+        await client.ask(ListNodes(), NodesAnswer, timeout_s=2)
+    assert (await client.ask(SchedulerStanding(), Standing)).instance == "a"
+    done.set()
+    assert await asyncio.wait_for(asking, 5) == await asyncio.wait_for(asking_too, 5) == NodesAnswer(nodes=())
+    assert await client.ask(ListNodes(), NodesAnswer) == NodesAnswer(nodes=())
+    assert len(begun) == 2, "once for all who asked meanwhile, once for who asked afterwards"
