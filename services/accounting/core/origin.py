@@ -96,9 +96,11 @@ def begin(known: Origin | None, holds_requests: bool, stream: Stream, now: datet
 
 def _origin(known: Origin | None, stream: Stream, now: datetime, why: str) -> Origin:
     at = now.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    first = stream.created if not why or why is BUS_ANEW else at
+    epoch = stream.created if not why or why is BUS_ANEW else at
+    if known is not None and epoch <= known.epoch:
+        epoch = max(at, f"{known.epoch}+")  # also where a clock was ahead, or was put back
     return Origin(
-        epoch=first if known is None or first > known.epoch else at,
+        epoch=epoch,
         stream=stream.created,
         begun_at=now,
         complete=stream.done,

@@ -66,3 +66,13 @@ def test_a_bus_that_went_back_begins_another_epoch(went: dict[str, Any]) -> None
     assert (found.after, found.origin.complete) == (None, 90)
     assert found.origin.epoch > CREATED
     assert "put back from a copy" in found.origin.why
+
+
+def test_a_later_epoch_sorts_behind_though_a_clock_was_ahead() -> None:
+    ahead = "2027-01-01T00:00:00Z"
+    former = known(epoch=ahead, stream=ahead)
+    back = begin(former, True, stream(created=ahead, last=99, done=90, mark=None), NOW).origin
+    assert back.epoch > ahead
+    again = begin(msgspec.structs.replace(back, reached=120), True, stream(created=ahead, last=99, done=90), NOW).origin
+    assert again.epoch > back.epoch
+    assert begin(former, True, stream(), NOW).origin.epoch > ahead
