@@ -275,6 +275,7 @@ class Authority(Generic[S]):
             del self._applied[cause]
 
     async def _unread(self, raw: RawMessage) -> None:
+        self._mark = raw.mark
         aggregate = raw.subject.split(".")[2]
         if aggregate in self._owns and not self._outdated:
             self._outdated = (

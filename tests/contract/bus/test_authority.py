@@ -377,6 +377,26 @@ async def test_one_that_cannot_read_its_own_log_does_not_lead_says_why_and_refus
     await again.stop()
 
 
+async def test_an_event_that_is_skipped_at_the_end_of_the_log_does_not_make_the_log_look_another(
+    open_bus: Open, tmp_path: Path
+) -> None:
+    bus, client = await open_bus("scheduler"), await open_bus("operator")
+    snapshot = Snapshot[State](tmp_path / "state.json", State)
+    leader = authority(bus, "a", snapshot=snapshot)
+    await leader.start()
+    await client.command(CordonNode(machine_id="m"))
+    await _unknown_event(bus)  # of somebody else, newer than this one
+    last = (await bus.transport.extent("EVENTS")).last
+    await eventually(lambda: leader.position == last)
+    await leader.stop()
+
+    again = authority(bus, "a", snapshot=snapshot)
+    await again.start()
+    assert snapshot.dropped(datetime.now(UTC)) == ""
+    assert again.state.folded == leader.state.folded, "it began with its snapshot"
+    await again.stop()
+
+
 async def test_who_cannot_lead_leaves_commands_to_one_that_can(open_bus: Open) -> None:
     first, second, client = await open_bus("scheduler"), await open_bus("scheduler"), await open_bus("operator")
     await _unknown_event(first)
