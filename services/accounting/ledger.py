@@ -190,6 +190,11 @@ class LedgerWriter:
             return sum([await self._enter_again([one]) for one in deliveries])
 
     @property
+    def whole(self) -> bool:
+        """Whether the ledger had all that was acknowledged as entered when this instance began to write it."""
+        return self._worker is not None
+
+    @property
     def told(self) -> list[str]:
         """What happened to ledger or bus that those who run them should know of, for a week."""
         said, origin = [self._counting] if self._counting else [], self._origin

@@ -4,7 +4,7 @@ counts twice, and it is said what happened."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,9 @@ from libs.testing import eventually
 from libs.testing.ledger import inconsistencies
 from libs.testing.nats import NatsServer
 from libs.testing.postgres import PostgresServer
+from services.accounting.adapters.postgres import Ledger, PostgresAway
 from services.accounting.app import Accounting, build
+from services.accounting.core.spending import Sum
 from services.accounting.settings import AccountingSettings
 from tests.adversity.accounting.test_accounting_outages import SETUP, Stream
 
@@ -90,9 +92,19 @@ async def test_a_wiped_database_is_counted_anew_from_the_week_the_bus_keeps(
     assert usage.rows[0].requests == len(stream.said)
 
 
+@pytest.mark.parametrize("tries", [1, 2])
 async def test_what_budgets_had_spent_outlives_the_database_though_the_requests_do_not(
-    start: Start, bus: Bus, postgres_server: PostgresServer
+    start: Start, bus: Bus, postgres_server: PostgresServer, tries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    at_least = Ledger.at_least
+
+    async def interrupted(ledger: Ledger, sums: Sequence[Sum]) -> None:
+        nonlocal tries
+        tries -= 1
+        if tries:
+            raise PostgresAway("it went away again")
+        await at_least(ledger, sums)
+
     await start()
     await set_up(bus)
     stream = Stream(bus)
@@ -100,6 +112,7 @@ async def test_what_budgets_had_spent_outlives_the_database_though_the_requests_
     await in_ledger(stream, postgres_server.dsn)
     spent = await cost(bus)
     await bus.transport.api("STREAM.PURGE.USAGE", {"keep": 2})  # type: ignore[attr-defined]  # as after a week
+    monkeypatch.setattr(Ledger, "at_least", interrupted)
     await asyncio.to_thread(postgres_server.wipe)
     await start()
     await stream.publish(1)
