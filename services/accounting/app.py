@@ -54,7 +54,7 @@ class Accounting:
             lambda: self.authority.state.prices,
             settings.keep_requests_months,
         )
-        self._room = RoomKeeper(bus, lambda: self.authority.leading)
+        self._room = RoomKeeper(bus, lambda: self.authority.leading, lambda: self._writer.whole)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:

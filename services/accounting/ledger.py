@@ -173,11 +173,11 @@ class LedgerWriter:
             # What would look like a ledger of an earlier version, were it left half way.
             await self._ledger.begin(msgspec.structs.replace(origin, complete=after, reached=after))
         added = await recount(self._bus, after, until, self._enter_again)
+        # Also where nothing was missing: an earlier try may have come no further than here.
+        await self._spend.take()
+        await self._ledger.at_least(sums_of(self._spend.said))
         if known is not None and origin != known and (added or origin.stream != known.stream):
             await self._ledger.begin(origin)
-        if known is None or added:
-            await self._spend.take()
-            await self._ledger.at_least(sums_of(self._spend.said))
         await self._ledger.reach(until)
 
     async def _enter_again(self, deliveries: list[Delivery]) -> int:

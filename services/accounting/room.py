@@ -35,9 +35,12 @@ def to_drop(room: Room, done: int) -> int:
 class RoomKeeper:
     """Looks after the streams while this instance leads."""
 
-    def __init__(self, bus: Bus, leading: Callable[[], bool]) -> None:
+    def __init__(self, bus: Bus, leading: Callable[[], bool], entered: Callable[[], bool]) -> None:
+        """``entered``: whether the ledger is known to have what was acknowledged as entered. One that was put back from
+        a copy has not, and is to get it from the stream."""
         self._bus = bus
         self._leading = leading
+        self._entered = entered
         self._told: set[str] = set()
 
     async def run(self) -> None:
@@ -66,7 +69,7 @@ class RoomKeeper:
 
     async def _clear(self) -> None:
         room = await self._bus.room("USAGE")
-        if room.bytes * 2 <= room.bound:
+        if room.bytes * 2 <= room.bound or not self._entered():
             return
         progress = await self._bus.progress(DURABLE)
         before = to_drop(room, progress.done)
