@@ -194,6 +194,7 @@ class Authority(Generic[S]):
             WENT_BACK.labels("EVENTS").inc()
             log.error("%s reads the log from its beginning: %s", self._service, why_not)
             self._snapshot.drop(why_not, datetime.now(UTC))
+            return 0
         found = self._snapshot.load(extent.epoch, extent.last)
         if found is None:
             return 0

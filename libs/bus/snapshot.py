@@ -145,8 +145,12 @@ class Snapshot(Generic[S]):
         return Place(file.stream, file.position, file.mark) if file is not None else None
 
     def drop(self, why: str, now: datetime) -> None:
-        """There is none any more, as its log is no more; that is remembered for a week."""
-        self._path.unlink(missing_ok=True)
+        """There is none any more, as its log is no more; that is remembered for a week. Where the disk does not let it
+        go, whoever begins looks again whether its log is the one there is."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            log.error("the snapshot %s could not be removed: %s", self._path, error)
         self.write(msgspec.json.encode(_Dropped(now, why)), self._note)
 
     def dropped(self, now: datetime) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
@@ -324,8 +325,15 @@ async def test_a_snapshot_of_other_code_another_log_or_with_a_broken_file_is_not
     assert Snapshot(path, State).load("stream-1", 5) is None
 
 
-async def test_a_snapshot_of_a_log_that_went_on_differently_is_not_used(open_bus: Open, tmp_path: Path) -> None:
+@pytest.mark.parametrize("disk", ["sound", "read only"])
+async def test_a_snapshot_of_a_log_that_went_on_differently_is_not_used(
+    open_bus: Open, tmp_path: Path, disk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As after it was put back from a copy: the same stream, long enough, and another event stands there."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
     bus, client = await open_bus("scheduler"), await open_bus("operator")
     leader = authority(bus, "a")
     await leader.start()
@@ -333,6 +341,9 @@ async def test_a_snapshot_of_a_log_that_went_on_differently_is_not_used(open_bus
     stream, last, _ = await bus.transport.extent("EVENTS")
     snapshot = Snapshot(tmp_path / "state.json", State)
     snapshot.write(snapshot.packed(stream, last, "c-other/llmgw.evt.node.x.cordoned", State(drained=("x",)), {}))
+    if disk == "read only":
+        monkeypatch.setattr("libs.bus.snapshot.Path.unlink", refuse)
+        monkeypatch.setattr("libs.bus.snapshot.os.open", refuse)
     standby = authority(bus, "b", snapshot=snapshot)
     await standby.start()
     await eventually(lambda: standby.caught_up)
