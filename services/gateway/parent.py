@@ -74,7 +74,7 @@ class WorkerProcess:
             if self._stopping.is_set():
                 return
             quick = 0 if time.monotonic() - started > STEADY_S else quick + 1
-            pause_s = min(BACK_OFF_MAX_S, BACK_OFF_S * 2 ** (quick - 2)) if quick > 1 else 0.0
+            pause_s = min(BACK_OFF_MAX_S, BACK_OFF_S * 2 ** min(quick - 2, 30)) if quick > 1 else 0.0
             log.error("%s ended (%s); starting it again in %g s", self._settings.instance, _why(status), pause_s)
             self.not_ready = [f"ended ({_why(status)})"]
             await asyncio.sleep(pause_s)

@@ -45,17 +45,18 @@ _CONTEXT = re.compile(
     re.IGNORECASE,
 )
 _WINDOW = re.compile(
-    r"context (?:length|size|window)(?: is only| is| of)? \(?([\d,]+)|(?:maximum )?model length of ([\d,]+)|"
-    r"max_(?:model|seq)_len\D{0,5}([\d,]+)",
+    r"context (?:length|size|window)(?: is only| is| of)? \(?([\d,]{1,20})|(?:maximum )?model length of ([\d,]{1,20})|"
+    r"max_(?:model|seq)_len\D{0,5}([\d,]{1,20})",
     re.IGNORECASE,
 )
 _PROMPT = re.compile(
-    r"\b([\d,]+) (?:input tokens|in the messages|tokens from the input)|request \(([\d,]+) tokens\)|"
-    r"(?:prompt|input)(?: length)? \((?:length )?([\d,]+)",
+    r"\b([\d,]{1,20}) (?:input tokens|in the messages|tokens from the input)|request \(([\d,]{1,20}) tokens\)|"
+    r"(?:prompt|input)(?: length)? \((?:length )?([\d,]{1,20})",
     re.IGNORECASE,
 )
 _ANSWER = re.compile(
-    r"\b([\d,]+) (?:output tokens|in the completion|tokens for the completion)|is too large: ([\d,]+)", re.IGNORECASE
+    r"\b([\d,]{1,20}) (?:output tokens|in the completion|tokens for the completion)|is too large: ([\d,]{1,20})",
+    re.IGNORECASE,
 )
 _NO_MEDIA = re.compile(
     r"(?:image|audio|video|multi-?modal).{0,40}not supported|not a multi-?modal|"

@@ -211,7 +211,7 @@ class _Request:
             raise unmappable(f"{at}.role", f"{role!r} is neither user nor assistant")
         left_out(message, ("role", "content"), at, self._warnings)
         content = message.get("content")
-        if role == "system" and any(one["role"] != "system" for one in out):
+        if role == "system" and out and out[-1]["role"] != "system":
             self._later(message, at, out)
             return
         if isinstance(content, str):
@@ -246,7 +246,8 @@ class _Request:
             return
         if out[-1]["role"] == "user":
             before = out[-1]["content"]
-            out[-1]["content"] = [*([_text(before)] if isinstance(before, str) else before), *parts]
+            out[-1]["content"] = said = [_text(before)] if isinstance(before, str) else before
+            said += parts
         else:
             out.append({"role": "user", "content": _plain(parts)})
 

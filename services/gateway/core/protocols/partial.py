@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from ..spelling import decoded, mended
@@ -33,22 +35,37 @@ def value_of_cut(text: str) -> Json:
     makes of such a stream (a text or a key that has no end is left out)."""
     if UNREAD not in (value := value_of(text)):
         return value
-    for end, closing in reversed(_ends(text)):
+    for end, open_ in reversed(_ends(text)):
         try:
-            best = decoded(text[:end] + closing)
+            best = decoded(text[:end] + _closing(open_))
         except (msgspec.DecodeError, RecursionError):
             continue
         return best if isinstance(best, dict) else {}
     return {}
 
 
-def _ends(text: str) -> list[tuple[int, str]]:
-    """Places at which a value may have just ended, with what closes everything that is open there.
+class _Open(NamedTuple):
+    """What closes something that is open, and what that stands in."""
+
+    end: str
+    around: _Open | None
+
+
+def _closing(open_: _Open | None) -> str:
+    ends = []
+    while open_ is not None:
+        ends.append(open_.end)
+        open_ = open_.around
+    return "".join(ends)
+
+
+def _ends(text: str) -> list[tuple[int, _Open | None]]:
+    """Places at which a value may have just ended, with everything that is open there.
 
     The last few are enough: a cut leaves at most one value and its key unfinished.
     """
-    ends: list[tuple[int, str]] = []
-    open_: list[str] = []
+    ends: list[tuple[int, _Open | None]] = []
+    open_: _Open | None = None
     inside = escaped = False
     for at, character in enumerate(text):
         if inside:
@@ -58,19 +75,19 @@ def _ends(text: str) -> list[tuple[int, str]]:
                 escaped = True
             elif character == '"':
                 inside = False
-                ends.append((at + 1, "".join(reversed(open_))))
+                ends.append((at + 1, open_))
         elif character == '"':
             inside = True
         elif character in "{[":
-            open_.append("}" if character == "{" else "]")
-            ends.append((at + 1, "".join(reversed(open_))))
+            open_ = _Open("}" if character == "{" else "]", open_)
+            ends.append((at + 1, open_))
         elif character in "}]":
-            if open_:
-                open_.pop()
-            ends.append((at + 1, "".join(reversed(open_))))
+            if open_ is not None:
+                open_ = open_.around
+            ends.append((at + 1, open_))
         elif character == ",":
-            ends.append((at, "".join(reversed(open_))))
+            ends.append((at, open_))
         del ends[:-8]
     if not inside:
-        ends.append((len(text), "".join(reversed(open_))))
+        ends.append((len(text), open_))
     return ends

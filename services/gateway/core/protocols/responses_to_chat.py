@@ -59,6 +59,8 @@ class _Request:
         self._thinking = thinking
         self._warnings: list[str] = []
         self._messages: list[Json] = []
+        self._instructions: list[str] = []
+        """Of the first message, where that is a system message."""
         self._tools = tools_of(body, self._warnings)
 
     def translated(self) -> Translated:
@@ -83,14 +85,21 @@ class _Request:
         for wanted in items(body.get("include") or [], "include"):
             self._warnings.append(f"include: {wanted!r} is not offered here")
         if body.get("instructions"):
-            self._messages.append({"role": "system", "content": text(body["instructions"], "instructions")})
+            self._instructions.append(text(body["instructions"], "instructions"))
+            self._messages.append({"role": "system", "content": self._instructions[0]})
         self._input()
+        # Put together once: there may be very many pieces.
+        if self._instructions:
+            self._messages[0]["content"] = "\n\n".join(self._instructions)
+        for message in self._messages:
+            if "reasoning_content" in message:
+                message["reasoning_content"] = "".join(message["reasoning_content"])
         out["messages"] = self._messages
         if body.get("max_output_tokens") is not None:
             out["max_tokens"] = number(body["max_output_tokens"], "max_output_tokens")
         choice = choose(self._tools, body.get("tool_choice"), self._warnings)
         if self._tools.functions:
-            out["tools"] = self._tools.functions
+            out["tools"] = list(self._tools.functions.values())
         if choice is not None:
             out["tool_choice"] = choice
         self._output(out)
@@ -137,8 +146,7 @@ class _Request:
                 self._message(item, at)
             case "reasoning":
                 if self._thinking == "reasoning" and (said := _thoughts(item, at)):
-                    turn = self._turn()
-                    turn["reasoning_content"] = turn.get("reasoning_content", "") + said
+                    self._turn().setdefault("reasoning_content", []).append(said)
                 elif item.get("encrypted_content"):
                     self._warnings.append(f"{at}: only the model that wrote encrypted reasoning can read it; left out")
             case "additional_tools":
@@ -173,7 +181,11 @@ class _Request:
     def _say(self, content: Any) -> None:
         """More of what the assistant says in this turn."""
         turn = self._turn()
-        turn["content"] = content if turn["content"] is None else [*_listed(turn["content"]), *_listed(content)]
+        if turn["content"] is None:
+            turn["content"] = content
+        else:
+            turn["content"] = said = _listed(turn["content"])
+            said += _listed(content)
 
     def _turn(self) -> Json:
         """The assistant's turn that is going on: everything of it is one message of Chat."""
@@ -193,8 +205,10 @@ class _Request:
             content = _joined(content)
             if len(self._messages) == 1 and self._messages[0]["role"] == "system":
                 # Most templates know one system message.
-                self._messages[0]["content"] += f"\n\n{content}"
+                self._instructions.append(content)
                 return
+            if not self._messages:
+                self._instructions.append(content)
         self._messages.append({"role": role, "content": content})
 
     def _content(self, content: Any, at: str) -> Any:

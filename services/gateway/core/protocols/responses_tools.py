@@ -32,24 +32,22 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class Tools:
-    """The tools of one request. ``functions`` is what the engine is offered."""
+    """The tools of one request. ``functions`` is what the engine is offered, by name."""
 
     def __init__(self) -> None:
-        self.functions: list[Json] = []
+        self.functions: dict[str, Json] = {}
         self._tools: dict[str, Tool] = {}
+        self._spaces: dict[str, set[str]] = {}
         self._names: dict[tuple[str, str | None], str] = {}
 
     def add(self, tool: Tool, function: Json) -> None:
         """Of a tool that is there already, what was said last counts."""
         name = self.name_of(tool.name, tool.namespace)
-        again = name in self._tools
         self._tools[name] = tool
         self._names[tool.name, tool.namespace] = name
-        offer = {"type": "function", "function": {"name": name, **function}}
-        if again:
-            self.functions = [offer if one["function"]["name"] == name else one for one in self.functions]
-        else:
-            self.functions.append(offer)
+        self.functions[name] = {"type": "function", "function": {"name": name, **function}}
+        if tool.namespace is not None:
+            self._spaces.setdefault(tool.namespace, set()).add(name)
 
     def name_of(self, name: str, namespace: str | None) -> str:
         """What the engine calls a tool, offered or not: the same name every time, and no other tool's."""
@@ -69,10 +67,10 @@ class Tools:
 
     def only(self, names: set[str]) -> None:
         """Offer no others; calls of all are still known."""
-        self.functions = [one for one in self.functions if one["function"]["name"] in names]
+        self.functions = {name: one for name, one in self.functions.items() if name in names}
 
     def in_namespace(self, namespace: str) -> set[str]:
-        return {name for name, tool in self._tools.items() if tool.namespace == namespace}
+        return self._spaces.get(namespace, set())
 
 
 def tools_of(body: Json, warnings: list[str]) -> Tools:
@@ -223,14 +221,17 @@ def choose(tools: Tools, choice: Any, warnings: list[str]) -> Any:
         (name,) = chosen
         return {"type": "function", "function": {"name": name}}
     allowed: set[str] = set()
+    spaces: set[str] = set()
     for n, one in enumerate(items(choice.get("tools"), "tool_choice.tools")):
         at = f"tool_choice.tools.{n}"
-        names = tools.in_namespace(text(one.get("name"), f"{at}.name")) if _is_namespace(one, at) else None
-        if names is None:
-            names = _chosen(tools, one, at)
-        if names is None:
+        if fields(one, at).get("type") == "namespace":
+            spaces.add(text(one.get("name"), f"{at}.name"))
+        elif (names := _chosen(tools, one, at)) is not None:
+            allowed |= names
+        else:
             warnings.append(f"{at}: {one.get('type')!r} is not offered here and was left out")
-        allowed |= names or set()
+    for namespace in spaces:
+        allowed |= tools.in_namespace(namespace)
     tools.only(allowed)
     if not tools.functions:
         raise unmappable("tool_choice.tools", "none of these tools is offered in 'tools'")
@@ -238,10 +239,6 @@ def choose(tools: Tools, choice: Any, warnings: list[str]) -> Any:
     if mode not in ("auto", "required"):
         raise unmappable("tool_choice.mode", f"{mode!r} is neither auto nor required")
     return mode
-
-
-def _is_namespace(one: Any, at: str) -> bool:
-    return fields(one, at).get("type") == "namespace"
 
 
 def _chosen(tools: Tools, choice: Json, at: str) -> set[str] | None:
