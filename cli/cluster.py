@@ -19,6 +19,7 @@ from cli.failure import Failed
 from cli.home import Home, default
 from cli.output import Output, json_option
 from libs.bus import AskFailed, Bus, BusAway, BusError, BusSettings, Unanswered, connect
+from libs.bus.tasks import end
 from libs.events.commands import Outcome
 from libs.events.contract import Command, Question
 from libs.events.questions import AskUsage, BudgetsAnswer, ListBudgets, ListTenancy, TenancyAnswer, UsageAnswer
@@ -108,6 +109,24 @@ async def reached(url: str, credentials: Path | None, identity: str) -> AsyncIte
         await bus.close()
 
 
+async def unbroken(bus: Bus, work: Awaitable[None]) -> None:
+    """Carry out ``work`` as long as what it waits for can come.
+
+    Raises Failed when the log went back meanwhile, or when reading it or the connection broke for good.
+    """
+    working = asyncio.ensure_future(work)
+    breaking = [asyncio.create_task(event.wait()) for event in (bus.void, bus.failed)]
+    try:
+        await asyncio.wait({working, *breaking}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Failed(f"{bus.void_because or bus.failure}: run it again to see how things stand now")
+    finally:
+        for task in breaking:
+            task.cancel()
+        await end(working)
+    await working
+
+
 def location_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """``--state-dir``, or ``--nats`` with ``--credentials``."""
     for option in (
@@ -144,7 +163,7 @@ def on_cluster(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
             home, url, seed = locate(state_dir, nats, credentials)
             identity = seed.stem if seed else "operator"
             async with reached(url, seed, identity) as bus:
-                await function(Cluster(bus=bus, out=out, home=home), **arguments)
+                await unbroken(bus, function(Cluster(bus=bus, out=out, home=home), **arguments))
 
         quiet()
         asyncio.run(within())
