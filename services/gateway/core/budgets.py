@@ -91,15 +91,16 @@ class Spending:
         Raises TableFull."""
         lines = tuple([self._line(budget.account, period_name(budget.period, at)) for budget in budgets])
         for line in lines:
-            if line.place(self._table) < 0:
+            if (row := line.place(self._table)) < 0:
                 raise TableFull
+            self._table.words[row + AT] = self._table.now  # so that none of the others is given its row
         return self._reserve(budgets, lines, micros, at)
 
     def _reserve(
-        self, budgets: tuple[LevelBudget, ...], lines: tuple[_Line, ...], micros: int, at: datetime
+        self, budgets: tuple[LevelBudget, ...], lines: tuple[_Line, ...], micros: int, at: datetime, before: int = 0
     ) -> Reservation | Short:
         # Taken before it is looked at: of two workers that do it at once at least one sees both.
-        self._take(lines, micros)
+        self._take(lines, micros - before)
         near = False
         hosts = self._neighbours.hosts
         for budget, line in zip(budgets, lines, strict=True):
@@ -107,7 +108,7 @@ class Spending:
             left = budget.amount_micros - used
             share = (left + new) // hosts
             if micros and not fits(left, new, micros, hosts):
-                self._take(lines, -micros)
+                self._take(lines, before - micros)
                 return Short(budget, max(0, min(left, share - new) + micros), micros)
             if hosts > 1:
                 near = near or left < max(budget.amount_micros * NEAR, FEW * micros) or 2 * new > share
@@ -115,11 +116,7 @@ class Spending:
 
     def change(self, held: Reservation, micros: int) -> Reservation | Short:
         """Another amount instead of the one a request holds; where there is no room for it, it goes on holding that."""
-        self._take(held.lines, -held.micros)
-        changed = self._reserve(held.budgets, held.lines, micros, held.at)
-        if isinstance(changed, Short):
-            self._take(held.lines, held.micros)
-        return changed
+        return self._reserve(held.budgets, held.lines, micros, held.at, before=held.micros)
 
     def settle(self, held: Reservation, micros: int, position: int, at: datetime) -> None:
         """The request ended at a time and cost so much; its record ends at a position of the spool."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
@@ -13,7 +14,7 @@ from libs.events.usage import GatewayChanges, GatewayHoldings, Holding
 from services.gateway.core.budgets import MOST_SETTLED, Reservation, Short, Spending
 from services.gateway.core.marks import Marks
 from services.gateway.core.neighbours import LOST_S, Confirming, Neighbours
-from services.gateway.core.table import KEPT_S, Table
+from services.gateway.core.table import KEPT_S, Table, TableFull
 
 from .tables import again, tables
 
@@ -110,6 +111,41 @@ def test_a_reservation_changes_to_what_fits_or_stays() -> None:
     assert one.used() == 60
     one.spending.settle(changed, 1, 10, NOON)
     assert one.used() == 21
+
+
+def test_while_a_reservation_changes_no_other_worker_sees_less_of_it() -> None:
+    one, other = tables(2)
+    first = Worker("gw-1", "one", one).begun()
+    second = Worker("gw-2", "one", other).begun()
+    held = taken(first, 90, TOTAL)
+    seen: list[int] = []
+
+    class Watched:
+        def __getitem__(self, at: int) -> int:
+            return one.words[at]
+
+        def __setitem__(self, at: int, value: int) -> None:
+            one.words[at] = value
+            seen.append(second.used())
+
+    first.table.words, one = Watched(), Table(one.words)  # type: ignore[assignment]
+    for micros in (60, 95, 101):
+        changed = first.spending.change(held, micros)
+        held = changed if isinstance(changed, Reservation) else held
+    assert (held.micros, min(seen)) == (95, 60)
+    assert second.used() == 95
+
+
+def test_no_budget_of_a_request_is_given_the_row_of_another() -> None:
+    (table,) = tables(rows=2)
+    table.now = 1
+    one = Worker("gw-1", "one", table).begun()
+    one.spending.settle(taken(one, 5, TOTAL), 0, 1, NOON)
+    taken(one, 5, LevelBudget(account="k-2", amount_micros=100, period="total"))
+    table.now += KEPT_S + 1
+    with pytest.raises(TableFull):
+        one.spending.reserve((TOTAL, DAY), 5, NOON)
+    assert one.used() == 0
 
 
 def test_a_day_ends_and_with_it_what_was_spent_in_it() -> None:
