@@ -14,12 +14,13 @@ from libs.events.usage import GatewayChanges, GatewayHoldings, Holding
 from services.gateway.core.budgets import MOST_SETTLED, Reservation, Short, Spending
 from services.gateway.core.marks import Marks
 from services.gateway.core.neighbours import LOST_S, Confirming, Neighbours
-from services.gateway.core.table import KEPT_S, Table, TableFull
+from services.gateway.core.table import KEPT_S, Table, TableFull, digest
 
 from .tables import again, tables
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 TOTAL = LevelBudget(account="k-1", amount_micros=100, period="total")
+OTHER = LevelBudget(account="k-3", amount_micros=100, period="total")
 DAY = LevelBudget(account="a/b/c", amount_micros=60, period="day")
 
 
@@ -140,11 +141,14 @@ def test_no_budget_of_a_request_is_given_the_row_of_another() -> None:
     (table,) = tables(rows=2)
     table.now = 1
     one = Worker("gw-1", "one", table).begun()
-    one.spending.settle(taken(one, 5, TOTAL), 0, 1, NOON)
-    taken(one, 5, LevelBudget(account="k-2", amount_micros=100, period="total"))
+    for budget in (TOTAL, OTHER):
+        one.spending.settle(taken(one, 5, budget), 0, 1, NOON)
     table.now += KEPT_S + 1
+    taken(one, 5, LevelBudget(account="k-2", amount_micros=100, period="total"))
+    kept = {table.words[row] for row in table.rows()}
+    both = sorted((TOTAL, OTHER), key=lambda budget: digest(f"{budget.account} total") not in kept)
     with pytest.raises(TableFull):
-        one.spending.reserve((TOTAL, DAY), 5, NOON)
+        one.spending.reserve(tuple(both), 5, NOON)
     assert one.used() == 0
 
 
