@@ -63,10 +63,15 @@ def _without_halves(value: Any) -> Any:
 _ESCAPES = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
+_LIKE_MARKS = re.compile(
+    rb"\\\\|(\xf4\x8f[\xa0-\xbf][\x80-\xbf])|\\u([dD][bB][fF][eEfF])\\u([dD][c-fC-F][0-9a-fA-F]{2})"
+)
+"""Characters that are what marks are, as such and escaped."""
 _HALF = re.compile("[\ud800-\udfff]")
 _MARK = re.compile("[\U0010f800-\U0010ffff]")
 _FIRST_MARK, _FIRST_HALF = 0x10F800, 0xD800
-"""A half is carried through a decoder that takes none as one of 2,048 characters of the last private plane."""
+"""A half is carried through a decoder that takes none as one of 2,048 characters of the last private plane. Such a
+character that stands there itself is carried as two halves."""
 
 
 def mended(data: bytes) -> bytes:
@@ -78,9 +83,12 @@ def mended(data: bytes) -> bytes:
 
 def marked(data: bytes) -> bytes:
     """The same, but halves travel as marks, which ``Halves`` puts together. Nothing to mark: ``data`` itself."""
-    if not _may_have_halves(data):
-        return _utf8(data)
-    again = _utf8(_ESCAPES.sub(lambda found: _mark_of(found[1]) if found[1] else found[0], data))
+    again = data
+    if b"\xf4\x8f" in data or b"\\udbf" in data.lower():
+        again = _LIKE_MARKS.sub(_as_halves, again)
+    if _may_have_halves(data):
+        again = _ESCAPES.sub(lambda found: _mark_of(found[1]) if found[1] else found[0], again)
+    again = _utf8(again)
     return again if again != data else data
 
 
@@ -99,6 +107,17 @@ def _utf8(data: bytes) -> bytes:
 
 def _mark_of(escape: bytes) -> bytes:
     return chr(int(escape[2:], 16) - _FIRST_HALF + _FIRST_MARK).encode()
+
+
+def _as_halves(found: re.Match[bytes]) -> bytes:
+    if found[1]:
+        above = ord(found[1].decode()) - 0x10000
+        first, second = b"%04x" % (0xD800 + (above >> 10)), b"%04x" % (0xDC00 + (above & 0x3FF))
+    elif found[2]:
+        first, second = found[2], found[3]
+    else:
+        return found[0]
+    return _mark_of(b"\\u" + first) + _mark_of(b"\\u" + second)
 
 
 def whole_characters(text: str) -> str:

@@ -59,10 +59,10 @@ async def _stream(gateway: Client, world: World, asks: bool) -> None:
 
 async def test_a_client_that_reads_late_gets_every_token(world: World, gateway: Client) -> None:
     """More than the sockets between engine and client hold: the engine waits, and nothing is lost or doubled."""
-    engine = world.engine("long", options=("--context-length", "100000", "--tok-s", "200000"))
-    tokens = 50_000
+    engine = world.engine("long", options=("--context-length", "200000", "--tok-s", "200000"))
+    tokens = 120_000
     body = {"model": "sim", "messages": [{"role": "user", "content": "x"}], "max_tokens": tokens, "stream": True}
-    await world.route(engine, context_length=100_000)
+    await world.route(engine, context_length=200_000)
     await eventually(lambda: _allows(gateway, tokens))
     data = json.dumps(body).encode()
     small = socket.socket()

@@ -6,7 +6,7 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.gateway.core import spelling
@@ -38,6 +38,9 @@ def test_what_is_whole_is_the_same_object() -> None:
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=9), st.lists(st.integers(0, 20), max_size=4))
+@example("\U0010f800", [])
+@example("\\\U0010ffff", [1])
+@example("\\udbfe\\udc00", [])
 def test_a_text_cut_between_halves_is_put_together(text: str, cuts: list[int]) -> None:
     units = text.encode("utf-16-le")
     points = sorted({0, len(units), *(2 * (cut % (len(units) // 2 + 1)) for cut in cuts)})
@@ -47,6 +50,12 @@ def test_a_text_cut_between_halves_is_put_together(text: str, cuts: list[int]) -
         piece = json.dumps(units[begin:end].decode("utf-16-le", "surrogatepass"))
         out += halves.joined(spelling.decoded(marked(piece.encode())))
     assert out + halves.rest() == text
+
+
+@pytest.mark.parametrize("text", ["\U0010f800", "a\U0010ffffb", "\\udbfe\\udc00"])
+def test_a_character_that_halves_are_carried_as_arrives(text: str) -> None:
+    for body in (json.dumps(text), json.dumps(text, ensure_ascii=False)):
+        assert Halves().joined(spelling.decoded(marked(body.encode()))) == text
 
 
 def test_a_value_with_half_a_character_can_be_encoded() -> None:
