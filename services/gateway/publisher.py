@@ -70,6 +70,7 @@ class Publisher:
                 await self._pause(AGAIN_S)
                 continue
             if batch is not None:
+                epoch = self._spool.marks.epoch
                 message = UsageBatch(gateway_id=self._gateway_id, offset=batch.end, records=batch.records)
                 try:
                     sequence = await self._bus.append(message, cause=f"{self._gateway_id}:{batch.end}")
@@ -81,8 +82,10 @@ class Publisher:
                         return
                     await self._pause(AGAIN_S)
                     continue
-                with contextlib.suppress(OSError):  # sent again after a crash it would be the same message
-                    self._spool.published(batch.end, sequence)
+                # The stream may have become another while this was on its way: the spool begins anew then.
+                if self._spool.marks.epoch == epoch:
+                    with contextlib.suppress(OSError):  # sent again after a crash it would be the same message
+                        self._spool.published(batch.end, sequence)
                 complained = False
             elif stopping:
                 return

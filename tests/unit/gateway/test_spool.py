@@ -6,13 +6,15 @@ import errno
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from libs.bus import Bus
 from libs.bus.memory import MemoryCluster
-from libs.events.usage import RequestRecord
+from libs.events.usage import RequestRecord, UsageBatch
 from libs.testing import eventually
 from services.gateway.adapters.spool import SLOTS, Opened, Spool, SpoolBroken
 from services.gateway.publisher import Publisher
@@ -394,3 +396,29 @@ def test_any_history_with_kills_gives_every_request_exactly_once(
     records = [record for end in sorted(published) for record in published[end]]
     assert len(records) == len(expected)
     assert {r.request_id: (r.status, r.completion_tokens) for r in records} == expected
+
+
+async def test_a_stream_that_becomes_another_while_a_stretch_is_on_its_way_gets_all_of_it(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MIB)
+    spool.marks.epoch = "1"
+    for name in ("r-0", "r-1"):
+        spool.closed(spool.opened(opened(name)), closed(name))
+        if name == "r-0":
+            drain(spool)
+    taken: list[str] = []
+
+    class Renewed:
+        """A bus on which the gateway hears of another stream before it hears that its message was taken."""
+
+        async def append(self, message: UsageBatch, *, cause: str) -> int:
+            if spool.marks.epoch == "1":
+                spool.again("2")
+            else:
+                taken.extend(record.request_id for record in message.records)
+            return 1
+
+    publisher = Publisher(cast(Bus, Renewed()), spool, "gw-1", lambda: None)
+    publisher._stopping.set()
+    await publisher._run()
+    assert taken == ["r-0", "r-1"]
+    spool.close()
