@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from libs.bus import Authority, Bus, OwnedView, Snapshot
+from libs.bus.tasks import end
 from libs.events import Event
 from libs.events.questions import AskUsage, ExamineAccounting, ListBudgets, ListTenancy
 from libs.events.views import KeyView, PriceView, Spend
@@ -89,9 +90,7 @@ class Accounting:
         await self._price_list.refresh(state)
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*map(end, self._tasks))
         await self.authority.stop()
         await self._ledger.close()
 

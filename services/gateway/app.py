@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 
 import uvloop
 
 from libs.bus import Bus, Misconfigured
+from libs.bus.tasks import end
 from libs.runtime import logs, traces
 from libs.runtime.secrets import BadSecret, decode_fleet_secret, read_reference
 
@@ -131,10 +131,7 @@ class Gateway:
         ending = asyncio.get_running_loop().call_later(self._ends_after_s, self._engines.end)
         await self._http.stop()
         ending.cancel()
-        for task in self._background:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*map(end, self._background))
         metrics.flush()
         await self._waiting.stop()
         await self._publisher.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections import deque
@@ -11,6 +10,7 @@ from collections import deque
 import msgspec
 
 from libs.bus import Bus
+from libs.bus.tasks import end
 from libs.events import BadPayload, decode_as
 from libs.events.policy import Check, Segment, Verdict
 
@@ -64,9 +64,7 @@ class Checks:
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await end(self._task)
             await self._send_waiting()
 
     def observe(self, request_id: str, project: str, policies: tuple[str, ...], segments: tuple[Segment, ...]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from libs.bus import Bus, BusAway, Misconfigured
 from libs.bus.lease import RENEW_S, TTL_S
+from libs.bus.tasks import end
 from libs.events import decode_token, encode_token
 
 log = logging.getLogger("llmgw.gateway")
@@ -75,6 +76,5 @@ class Presence:
     async def stop(self) -> None:
         """Let the id go."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
         await self._lease.release()

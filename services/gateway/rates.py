@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from libs.bus import Bus, Delivery
+from libs.bus.tasks import end
 from libs.events import Contract, pattern_of
 from libs.events.usage import GatewayChanges, GatewayHoldings, GatewayRates, Holding, Holdings
 
@@ -127,11 +128,7 @@ class Rates:
         ]
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*map(end, self._tasks))
         if self._tasks:
             await self._tell_load({}, {})
             await self._tell_whole(leaving=True)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from libs.bus import Bus
+from libs.bus.tasks import end
 from libs.runtime import run
 
 from .adapters.crowd import Crowd
@@ -85,10 +86,7 @@ class Worker:
 
     async def stop(self) -> None:
         await self._gateway.stop()
-        for task in self._tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*map(end, self._tasks))
 
     def not_ready(self) -> list[str]:
         return self._gateway.not_ready()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from prometheus_client import Counter
 
 from libs.bus import Bus
+from libs.bus.tasks import end
 from libs.events.policy import VerdictBatch, VerdictRecord
 
 log = logging.getLogger("llmgw.guard")
@@ -101,8 +102,7 @@ class Facts:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
                 await self._empty.wait()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
         if self._waiting:
             log.error("%d verdict facts are lost: the bus took none before the end", len(self._waiting))
             DROPPED.inc(len(self._waiting))

@@ -7,6 +7,7 @@ import logging
 import socket
 
 from libs.bus import Authority, Bus, Misconfigured, OwnedView, Snapshot
+from libs.bus.tasks import end
 from libs.events import Event
 from libs.events.library import ImportUnderWay, MirrorServing
 from libs.events.questions import Examined, ExamineMirror, LibraryAnswer, ListLibrary
@@ -111,9 +112,7 @@ class Mirror:
         self._imports.stop()
         self._care.stop()
         await self._authority.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*map(end, self._tasks))
         self._library.stop()
         if self._files is not None:
             await asyncio.to_thread(self._files.stop)

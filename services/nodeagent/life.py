@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from libs.bus.tasks import end
 from libs.events.machine import ShardOutput
 from libs.events.shard import (
     Phase,
@@ -88,8 +89,7 @@ class ShardLife(ShardState):
     async def let_go(self) -> None:
         """Stop watching; the engine stays as it is."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
 
     def drain(self) -> None:
         """Stop as soon as no request is left; at once if it does not serve yet."""

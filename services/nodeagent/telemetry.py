@@ -12,6 +12,7 @@ import msgspec
 import psutil
 
 from libs.bus import Bus
+from libs.bus.tasks import end
 from libs.events.machine import MachineSample
 
 from .fetching import Fetching
@@ -45,9 +46,7 @@ class Telemetry:
         ]
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*map(end, self._tasks))
 
     async def _sample_on(self) -> None:
         psutil.cpu_percent()  # the first call only sets its mark

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from libs.bus import Bus, BusAway, TooLarge
+from libs.bus.tasks import end
 from libs.events import Event, decode, encode, subject_of
 
 from . import durable
@@ -94,8 +95,7 @@ class Outbox:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 await self._empty.wait()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
 
     async def _send(self, bus: Bus) -> None:
         while True:

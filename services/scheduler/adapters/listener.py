@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from libs.bus import Bus
+from libs.bus.tasks import end
 from libs.events.leadership import SchedulerPulse
 from libs.events.machine import MachineSample, ShardSample
 
@@ -128,8 +129,7 @@ class Listener:
 
     async def stop(self) -> None:
         if self._pulse is not None:
-            self._pulse.cancel()
-            await asyncio.gather(self._pulse, return_exceptions=True)
+            await end(self._pulse)
 
     async def _speak(self) -> None:
         while True:
