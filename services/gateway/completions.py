@@ -334,6 +334,7 @@ class Completions:
         if used is None:
             meter.tokens = max(1, len(payload) // 4)
             used = meter.estimate()
+        used = meter.believed(used, len(payload))
         used.estimated = used.estimated or estimated
         meter.close("ok", 200, used)
         await call.answer(200, payload)

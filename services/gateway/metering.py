@@ -151,6 +151,8 @@ class Meter:
     def believed(self, used: Used, answer_bytes: int = 0) -> Used:
         """What an engine says was used, or what was counted here in its place where that cannot be; then it is marked
         as estimated. ``answer_bytes`` is the length of an answer that came in one piece."""
+        used.cached = max(0, min(used.cached, used.prompt))
+        used.reasoning = max(0, min(used.reasoning, used.completion))
         if used.within(self._most):
             return used
         log.warning(

@@ -72,6 +72,7 @@ class Asked(msgspec.Struct):
     prompt: msgspec.Raw = ABSENT
     input: msgspec.Raw = ABSENT
     query: msgspec.Raw = ABSENT
+    documents: msgspec.Raw = ABSENT
     temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
     top_p: _Share | None = None
     min_p: _Share | None = None
@@ -286,7 +287,7 @@ class Readable(msgspec.Struct):
         return gone | {name: msgspec.json.encode(value) for name, value in self.fields.items()}
 
 
-_KNOWN = frozenset(Asked.__struct_fields__) | {"functions", "function_call", "suffix", "documents", "prediction"}
+_KNOWN = frozenset(Asked.__struct_fields__) | {"functions", "function_call", "suffix", "prediction"}
 """Fields whose names hold nothing."""
 _read = msgspec.json.Decoder(float_hook=lambda number: msgspec.Raw(number.encode()))
 """Decimals keep their spelling."""

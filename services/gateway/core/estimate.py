@@ -29,7 +29,7 @@ def most_tokens(asked: Asked, kind: Kind, body_bytes: int, context_length: int, 
     """Prompt and completion tokens. ``max_tokens`` is the model's limit of an answer."""
     if kind.protocol == "tokenize":
         return 0, 0
-    prompt = -(-body_bytes // BYTES_A_TOKEN)
+    prompt = -(-(body_bytes + _repeated(asked)[1]) // BYTES_A_TOKEN)
     if kind.protocol not in ANSWERS:
         return prompt, 0
     prompts = prompts_in(asked)
@@ -45,7 +45,17 @@ def plausible_tokens(asked: Asked, body_bytes: int, context_length: int, max_tok
     """
     said = longest(asked, max(max_tokens, context_length))
     answer = said + said // 10 + AROUND_TOKENS
-    return prompts_in(asked) * (max(body_bytes, context_length) + AROUND_TOKENS), answers_in(asked) * answer
+    times, repeated = _repeated(asked)
+    prompt = max(body_bytes, context_length) + repeated + times * AROUND_TOKENS
+    return prompts_in(asked) * (prompt + AROUND_TOKENS), answers_in(asked) * answer
+
+
+def _repeated(asked: Asked) -> tuple[int, int]:
+    """How often the query of a reranking is read again, and its bytes then: once with each document."""
+    if not present(asked.query) or bytes(memoryview(asked.documents)[:1]) != b"[":
+        return 0, 0
+    times = max(0, len(_elements.decode(asked.documents)) - 1)
+    return times, times * len(memoryview(asked.query))
 
 
 def most_micros(price: Price, prompt_tokens: int, completion_tokens: int) -> int:

@@ -51,9 +51,9 @@ class Usage(msgspec.Struct):
             reasoning = self.completion_tokens_details.reasoning_tokens
         return Used(
             prompt=prompt,
-            cached=min(cached or 0, prompt),
+            cached=max(0, min(cached or 0, prompt)),
             completion=completion,
-            reasoning=min(reasoning or 0, completion),
+            reasoning=max(0, min(reasoning or 0, completion)),
         )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from libs.bus import Bus
 from libs.events.usage import RequestRecord
+from services.gateway import metrics
 
 from .conftest import Client, World
 from .odd import OddEngine, stream, whole
@@ -38,7 +39,7 @@ async def asking(world: World, connect_as: Callable[[str], Awaitable[Bus]]) -> A
     async with AsyncExitStack() as stack:
         engine = OddEngine()
         await engine.start(stack)
-        await world.route(engine.endpoint)
+        await world.route(engine.endpoint, capabilities=())
         yield Asking(await world.gateway(await connect_as("gateway")), engine, world)
 
 
@@ -91,3 +92,26 @@ async def test_every_choice_is_charged_where_an_engine_says_what_one_used(asking
         told, record = await asking.chat(answer, n=3, max_tokens=20)
         assert (record.prompt_tokens, record.completion_tokens, record.tokens_estimated) == (9, completion, estimated)
         assert told["completion_tokens"] == completion
+
+
+async def test_cached_tokens_below_zero_and_a_ranking_of_fewer_are_none(asking: Asking) -> None:
+    said = used(9, 8) | {"prompt_tokens_details": {"cached_tokens": -7}}
+    for answer in (in_one(said), streamed(said)):
+        _, record = await asking.chat(answer, max_tokens=50)
+        assert (record.prompt_tokens, record.cached_tokens, record.tokens_estimated) == (9, 0, False)
+    ranking = {"results": [{"index": 0, "relevance_score": 1.0}], "meta": {"tokens": {"input_tokens": -5}}}
+    asking.engine.answer = whole(json.dumps(ranking).encode())
+    asked = {"model": "sim", "query": "q", "documents": ["d"]}
+    response = await asking.gateway.send("POST", "/v1/rerank", asked)
+    assert response.status == 200, response.body
+    assert (await asking.world.record(response.request_id)).prompt_tokens > 0
+    metrics.flush()
+
+
+async def test_a_ranking_reads_its_query_once_with_each_document(asking: Asking) -> None:
+    ranking = {"results": [{"index": 0, "relevance_score": 1.0}], "usage": {"prompt_tokens": 200_000}}
+    asking.engine.answer = whole(json.dumps(ranking).encode())
+    asked = {"model": "sim", "query": "many words " * 200, "documents": ["d"] * 300}
+    response = await asking.gateway.send("POST", "/v1/rerank", asked)
+    record = await asking.world.record(response.request_id)
+    assert (record.prompt_tokens, record.tokens_estimated) == (200_000, False)
