@@ -22,7 +22,13 @@ def check(asked: Asked, media: Media | None, served: Served, kind: Kind) -> None
         raise errors.capability_missing(route.model, kind.capability, route.capabilities)
     for field, value in asked.limits():
         if value > served.max_tokens:
-            raise errors.too_many_tokens(kind.limit or field, value, served.max_tokens, route.model, kind.protocol)
+            raise errors.too_many_tokens(
+                (kind.limit if field == "max_tokens" else None) or field,
+                value,
+                served.max_tokens,
+                route.model,
+                kind.protocol,
+            )
     if media is not None and route.capabilities and "vision" not in route.capabilities:
         raise errors.media_not_taken(route.model, media[1], media[0])
 

@@ -18,6 +18,7 @@ from . import messages
 from .errors import Fault, bad_body, too_deep
 from .raw import ABSENT, present
 
+_Answers = Annotated[int, msgspec.Meta(ge=1, le=128)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -68,6 +69,8 @@ class Asked(msgspec.Struct):
     stream_options: StreamOptions | None = None
     max_tokens: _Count | None = None
     max_completion_tokens: _Count | None = None
+    n_predict: _Count | None = None
+    """llama.cpp's, which counts more than the other two."""
     messages: msgspec.Raw = ABSENT
     prompt: msgspec.Raw = ABSENT
     input: msgspec.Raw = ABSENT
@@ -77,7 +80,9 @@ class Asked(msgspec.Struct):
     top_p: _Share | None = None
     min_p: _Share | None = None
     top_k: int | None = None
-    n: Annotated[int, msgspec.Meta(ge=1, le=128)] | None = None
+    n: _Answers | None = None
+    n_cmpl: _Answers | None = None
+    """llama.cpp's, in the same way."""
     stop: str | list[str] | None = None
     seed: _Seed | None = None
     presence_penalty: float | None = None
@@ -102,6 +107,8 @@ class Asked(msgspec.Struct):
             yield "max_tokens", self.max_tokens
         if self.max_completion_tokens is not None:
             yield "max_completion_tokens", self.max_completion_tokens
+        if self.n_predict is not None:
+            yield "n_predict", self.n_predict
 
 
 _asked = msgspec.json.Decoder(Asked)

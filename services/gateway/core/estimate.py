@@ -70,7 +70,7 @@ def longest(asked: Asked, unsaid: int) -> int:
 
 def answers_in(asked: Asked) -> int:
     """How many are asked for at once."""
-    return prompts_in(asked) * (asked.n or 1)
+    return prompts_in(asked) * max(asked.n or 1, asked.n_cmpl or 1)
 
 
 def prompts_in(asked: Asked) -> int:

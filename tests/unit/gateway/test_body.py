@@ -14,6 +14,7 @@ from libs.events.policy import Segment, Span
 from services.gateway.checks import fits
 from services.gateway.core.body import MOST_CHARACTERS, MOST_SEGMENTS, asking_usage, edited, read, readable
 from services.gateway.core.errors import Fault
+from services.gateway.core.estimate import answers_in, longest
 from services.gateway.core.messages import media
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -229,6 +230,12 @@ def test_a_long_name_above_very_many_values_takes_no_more_memory_than_may_be_loo
     texts = readable(json.dumps({name: ["x@y.z"] * 1000}).encode()).segments()
     assert MOST_CHARACTERS < sum(len(segment.path + segment.text) for segment in texts) < MOST_CHARACTERS + 2_000_000
     assert not fits(texts), "what is left out is not let through unread"
+
+
+def test_an_engines_own_names_for_how_much_it_answers_count_as_the_others_do() -> None:
+    asked = read(json.dumps(HELLO | {"max_tokens": 1, "n_predict": 900, "n": 1, "n_cmpl": 4}).encode(), "messages")
+    assert (longest(asked, 50), answers_in(asked)) == (900, 4)
+    assert refused(json.dumps(HELLO | {"n_predict": -1}).encode()).param == "n_predict"
 
 
 def test_long_numbers_are_text_and_decimals_keep_their_spelling() -> None:
