@@ -32,16 +32,19 @@ EACH = 1_000 * TOKENS
 
 @pytest.fixture
 async def gateway(world: World, sim_engine: SimEngine, tmp_path: Path) -> AsyncIterator[GatewayProcess]:
-    """Two workers."""
+    """Two workers, not started: what they are to know of the key at once is said before."""
     await world.route(sim_engine)
     await world.bus.view("prices", PriceView).put("sim", PriceView(price=PRICE, version=1))
     process = GatewayProcess(tmp_path / "gateway", world.server.url)
-    await asyncio.to_thread(process.start)
-    await eventually(lambda: len(process.workers()) == 2)
     yield process
     for pid in process.workers():
         os.kill(pid, signal.SIGCONT)
     await asyncio.to_thread(process.stop)
+
+
+async def started(gateway: GatewayProcess) -> None:
+    await asyncio.to_thread(gateway.start)
+    await eventually(lambda: len(gateway.workers()) == 2)
 
 
 @asynccontextmanager
@@ -93,6 +96,7 @@ async def test_a_budget_is_not_overspent_without_the_bus(
     await asyncio.to_thread(sim_engine.behave, tok_s=100)
     amount = 40 * EACH
     await world.key(KEY, budgets=under(amount))
+    await started(gateway)
     async with traffic(gateway, 60) as load:
         await eventually(lambda: sum(answer.status == 200 for answer in load.answers) > 3)
         async with without_bus(world.server):  # type: ignore[operator]
@@ -108,6 +112,7 @@ async def test_a_budget_of_five_requests_at_twelve_a_second_for_long_without_the
 ) -> None:
     amount = 5 * EACH
     await world.key(KEY, budgets=under(amount))
+    await started(gateway)
     async with traffic(gateway, 12) as load:
         async with standing_still(world.server):
             await asyncio.sleep(25)
@@ -121,6 +126,7 @@ async def test_a_worker_that_stands_still_and_wakes_up_spends_nothing_twice(
     await asyncio.to_thread(sim_engine.behave, tok_s=20)
     amount = 60 * EACH
     await world.key(KEY, budgets=under(amount))
+    await started(gateway)
     async with traffic(gateway, 60) as load:
         await eventually(lambda: len(load.answers) > 3)
         still = gateway.workers()[0]
@@ -138,6 +144,7 @@ async def test_limits_outlive_the_workers_and_the_whole_gateway(
 ) -> None:
     await asyncio.to_thread(sim_engine.behave, tok_s=0)
     await world.key(KEY, rpm=60)
+    await started(gateway)
     began = time.monotonic()
     async with traffic(gateway, 100) as load:
         await eventually(lambda: only(429, load.answers), 30)
