@@ -45,7 +45,6 @@ class Blows:
         """Process to its start, so that a reused id is never thawed."""
         self.missed = 0
         """Blows at a part that did not run just then."""
-        self.killed_workers = 0
 
     async def deal(self) -> None:
         """All of them, at their times."""
@@ -60,7 +59,6 @@ class Blows:
                     if blow.what == "freeze":
                         group.create_task(self._freeze(pids, blow.for_s))
                     elif pids:
-                        self.killed_workers += blow.part.startswith("gateway")
                         with suppress(ProcessLookupError):
                             os.kill(pids[0], signal.SIGKILL)
         finally:

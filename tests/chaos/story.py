@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 QUIET_S = 6.0
 """Nothing happens at the beginning, so that load is there to be hurt; nor at the end."""
 GAP_S = (2.0, 9.0)
-"""Between two blows, and between two blows at the same part and its coming back."""
+"""Between two blows, or groups of them."""
 FREEZES_S = ((0.3, 3.0), (3.0, 12.0), (12.0, 25.0))
 """Shorter than any lease, about as long as one, longer than the grace of a node and of a gateway."""
 
