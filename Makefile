@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --disable-pip-version-check -q
 
-.PHONY: up test prove clients simulate chaos lint bench docs clean
+.PHONY: up test prove prove-slow prove-chaos clients simulate chaos lint bench docs clean
 .DEFAULT_GOAL := up
 
 .venv: .venv/.installed
@@ -24,9 +24,13 @@ up: .venv/.installed
 test: .venv/.installed-dev
 	.venv/bin/python -m pytest -n 3 --dist loadfile
 
-prove: .venv/.installed-dev
+# Everything that is longer than CI allows: about two and a half hours; each part can be run by its own name.
+prove: prove-slow clients prove-chaos
+
+prove-slow: .venv/.installed-dev
 	.venv/bin/python -m pytest -m slow --timeout 3600
-	.venv/bin/python -m tests.clients
+
+prove-chaos: .venv/.installed-dev
 	.venv/bin/python -m tests.chaos 1 5 10
 
 # Clients of OpenAI's and Anthropic's protocols, each installed on its own; needs Node 20 or newer too.
