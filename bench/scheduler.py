@@ -19,11 +19,11 @@ from libs.events.headers import AttentionLayers, ModelHeaders, WeightBytes
 from libs.events.machine import EngineFound, Gpu, MachineRegistered
 from libs.events.model import ModelSpec, Profile, Scaling
 from libs.events.shard import ShardAdopted, ShardFailed, ShardLoading, ShardReady, ShardStarting
-from services.scheduler.core.decide import decide
-from services.scheduler.core.evolve import evolve
-from services.scheduler.core.hearing import Heard
-from services.scheduler.core.reconcile import Reconciler
-from services.scheduler.core.state import State
+from services.scheduler.core.commands.decide import decide
+from services.scheduler.core.inputs.heartbeats import Heard
+from services.scheduler.core.reconciler.reconcile import Reconciler
+from services.scheduler.core.state.evolve import evolve
+from services.scheduler.core.state.state import State
 
 HEADERS = ModelHeaders(
     name="llama-3-8b",

@@ -10,9 +10,9 @@ from libs.bus import AskFailed, Bus, BusAway, Unanswered
 from libs.events import BadPayload, Command, Question, UnknownTag, contracts, decode, decode_as, encode, tag_of
 from libs.events.commands import Outcome
 
-from .call import Call
 from .core.errors import Fault, bad_body
-from .door import Door
+from .http.exchange import Call
+from .http.router import Door
 
 MAX_BODY_BYTES = 1024 * 1024
 STATUS = {"done": 200, "unchanged": 200, "refused": 422, "failed": 502}

@@ -14,28 +14,28 @@ from libs.runtime import logs, traces
 from libs.runtime.secrets import BadSecret, decode_fleet_secret, read_reference
 
 from . import metrics
-from .adapters.crowd import Crowd, memory
-from .adapters.http import HttpServer
 from .adapters.identity import identity
-from .adapters.shared import Beside, opened, prepare
-from .adapters.spool import Spool, SpoolBroken
+from .adapters.shared_tables import Beside, opened, prepare
 from .admin import Admin
-from .asking import Engines
-from .budgets import Budgets
-from .checks import Checks
-from .completions import Completions
-from .core.addresses import networks
-from .core.cors import Origins
-from .core.kinds import COMPLETIONS
-from .door import Door
-from .keepalive import KeepAlives
-from .parent import Parent, listen
-from .presence import Presence
-from .projections import Keys, Policies, Routes
-from .publisher import Publisher
-from .rates import Rates
+from .admission.budgets import Budgets
+from .admission.checks import Checks
+from .cluster.gossip import Rates
+from .cluster.presence import Presence
+from .cluster.views import Keys, Policies, Routes
+from .core.http.addresses import networks
+from .core.http.cors import Origins
+from .core.protocols.operations import COMPLETIONS
+from .http.connection_balance import Crowd, memory
+from .http.keepalive import KeepAlives
+from .http.router import Door
+from .http.server import HttpServer
+from .inference.dispatch import Engines
+from .inference.inference import Completions
+from .inference.wake_queue import Waiting
+from .process.parent import Parent, listen
 from .settings import GatewaySettings
-from .waiting import Waiting
+from .usage.publisher import Publisher
+from .usage.spool import Spool, SpoolBroken
 
 log = logging.getLogger("llmgw.gateway")
 

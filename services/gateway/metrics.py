@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from .core.usage import Used
+from .core.usage.engine_usage import Used
 
 REQUESTS = Counter(
     "llmgw_gateway_requests_total", "Requests answered, by route, model and HTTP status.", ["route", "model", "status"]

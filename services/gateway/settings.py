@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from libs.runtime.settings import CommonSettings
 
-from .core.cors import Origins
+from .core.http.cors import Origins
 
 NEVER_FORWARDED = frozenset(
     {

@@ -17,27 +17,27 @@ from libs.events.refusal import Refused
 from libs.events.views import Desired, ShardWanted
 from libs.runtime.secrets import SealingKey
 
-from .adapters import machine
-from .adapters import process as processes
-from .adapters.fabric import ScanFailed
-from .adapters.hub import Hub
-from .adapters.lock import DataFolder
-from .adapters.outbox import Outbox
-from .adapters.shard_files import ShardFiles
-from .changes import Changes
-from .checkup import examine, gather
-from .core import room
+from .adapters.disk.lock import DataFolder
+from .adapters.disk.outbox import Outbox
+from .adapters.disk.shard_files import ShardFiles
+from .adapters.engine import process as processes
+from .adapters.host import machine
+from .adapters.host.fabric import ScanFailed
+from .adapters.weights.hub import Hub
 from .core.engines import Engine
-from .discovery import agent_version, engines
-from .errands import Errands
-from .fetching import Fetching
-from .hardware import Hardware
-from .headers import Headers
-from .log_lines import AgentLines, LogLines
-from .node import Node
+from .core.shard import capacity
+from .machine.diagnostics import examine, gather
+from .machine.discovery import agent_version, engines
+from .machine.hardware import Hardware
+from .machine.overrides import Changes
+from .operations import Errands
+from .questions import AgentLines, LogLines
 from .settings import NodeAgentSettings
+from .shard.fetching import Fetching
+from .shard.node import Node
+from .shard.supervisor import Supervisor
+from .shard.weight_headers import Headers
 from .stop_all import stop_all
-from .supervisor import Supervisor
 from .telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class NodeAgent:
     def _room(self, wanted: ShardWanted) -> str | None:
         supervisor, hardware = self._supervisor, self._hardware
         assert supervisor is not None
-        return room.refusal(
+        return capacity.refusal(
             wanted,
             available_mb=hardware.available_mb(supervisor.reserved_mb(wanted)),
             promised_mb=0 if hardware.simulated else supervisor.promised_mb(wanted),

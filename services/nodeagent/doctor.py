@@ -19,11 +19,11 @@ from libs.runtime import settings as settings_files
 from libs.runtime.settings import SettingsError
 from libs.runtime.visible import in_json, visible
 
-from .adapters.surroundings import ThisMachine
-from .changes import Changes
-from .checkup import examine, gather
-from .core.checkup import Facts
-from .discovery import engines
+from .adapters.host.host_access import ThisMachine
+from .core.machine.diagnostics import Facts
+from .machine.diagnostics import examine, gather
+from .machine.discovery import engines
+from .machine.overrides import Changes
 from .settings import NodeAgentSettings
 
 _HEADS = {"broken": "BROKEN", "costly": "COSTLY", "note": "note  ", "fine": "fine  "}

@@ -17,8 +17,8 @@ from libs.bus.transport import Misconfigured
 from libs.runtime.written import scalars, two_readings
 
 from .app import NodeAgent, Shared
-from .discovery import engines
-from .log_lines import AgentLines
+from .machine.discovery import engines
+from .questions import AgentLines
 from .settings import NodeAgentSettings
 from .simulation.settings import FleetMachine, SimulatedMachine
 

@@ -11,11 +11,11 @@ import msgspec
 
 from libs.events.shard import ShardStopped
 
-from .adapters import process as processes
-from .adapters.lock import DataFolder
-from .adapters.outbox import Outbox
-from .adapters.shard_files import ShardFiles
-from .core.record import ENDED
+from .adapters.disk.lock import DataFolder
+from .adapters.disk.outbox import Outbox
+from .adapters.disk.shard_files import ShardFiles
+from .adapters.engine import process as processes
+from .core.shard.record import ENDED
 from .settings import NodeAgentSettings
 
 log = logging.getLogger(__name__)

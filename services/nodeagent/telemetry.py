@@ -15,9 +15,9 @@ from libs.bus import Bus
 from libs.bus.tasks import end
 from libs.events.machine import MachineSample
 
-from .fetching import Fetching
-from .hardware import Hardware
-from .supervisor import Supervisor
+from .machine.hardware import Hardware
+from .shard.fetching import Fetching
+from .shard.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from libs.runtime.secrets import decode_fleet_secret, read_reference
 
 from . import core
 from .adapters.listener import Listener
-from .core.decide import decide
-from .core.evolve import evolve
-from .core.keeping import Kept, keep, restore
-from .core.reconcile import Reconciler
-from .core.state import State
-from .handlers import Questions
+from .core.commands.decide import decide
+from .core.reconciler.reconcile import Reconciler
+from .core.state.evolve import evolve
+from .core.state.snapshot import Kept, keep, restore
+from .core.state.state import State
 from .projections import Projection
+from .questions import Questions
 from .settings import SchedulerSettings
 
 AGGREGATES = ("machine", "node", "shard", "replica", "model", "library", "mirror", "system")

@@ -13,10 +13,10 @@ from libs.bus import Bus, BusAway, Overtaken, OwnedView
 from libs.events.views import Desired, ModelView, NodeView, Route, ShardWanted
 from libs.runtime.secrets import BadSecret, engine_key, seal
 
-from .core.errands import open_errands
-from .core.node_views import node_view
-from .core.state import Machine, State
-from .core.views import model_view, route, wanted_on
+from .core.state.operations import open_errands
+from .core.state.state import Machine, State
+from .core.views.node_views import node_view
+from .core.views.views import model_view, route, wanted_on
 
 log = logging.getLogger("llmgw.scheduler")
 

@@ -11,12 +11,12 @@ from libs.events.questions import ModelExplained
 from libs.events.views import ModelView, NodeView
 
 from .app import SUBJECTS
-from .core.decide import model_named
-from .core.evolve import evolve
-from .core.node_views import node_state, node_view
-from .core.state import State
-from .core.story import explain
-from .core.views import model_view
+from .core.commands.decide import model_named
+from .core.state.evolve import evolve
+from .core.state.state import State
+from .core.views.history import explain
+from .core.views.node_views import node_state, node_view
+from .core.views.views import model_view
 from .whatif import WhatIf, what_if
 
 

@@ -16,13 +16,13 @@ from libs.events.refusal import Refused
 from libs.events.replica import ReplicaDraining, ReplicaEvent, ReplicaLost, ReplicaPlaced
 from libs.events.shard import ShardReady, ShardStopped
 
-from .core.decide import decide
-from .core.evolve import evolve
-from .core.hearing import LOST_AFTER_MS, Heard, Hearing
-from .core.reconcile import Reconciler
-from .core.state import State
-from .core.story import sentence
-from .core.views import model_view
+from .core.commands.decide import decide
+from .core.inputs.heartbeats import LOST_AFTER_MS, Heard, Hearing
+from .core.reconciler.reconcile import Reconciler
+from .core.state.evolve import evolve
+from .core.state.state import State
+from .core.views.history import sentence
+from .core.views.views import model_view
 
 ROUNDS = 2_000
 """Rounds of deciding and doing after which a change is taken not to settle."""

@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from services.scheduler.core.evolve import evolve
-from services.scheduler.core.keeping import Kept, keep, restore
-from services.scheduler.core.node_views import node_view
-from services.scheduler.core.state import State
-from services.scheduler.core.story import explain
-from services.scheduler.core.views import route, wanted_on
+from services.scheduler.core.state.evolve import evolve
+from services.scheduler.core.state.snapshot import Kept, keep, restore
+from services.scheduler.core.state.state import State
+from services.scheduler.core.views.history import explain
+from services.scheduler.core.views.node_views import node_view
+from services.scheduler.core.views.views import route, wanted_on
 
 from .record import HISTORIES, read
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from services.scheduler.core.evolve import evolve
-from services.scheduler.core.reconcile import Reconciler
-from services.scheduler.core.state import State
+from services.scheduler.core.reconciler.reconcile import Reconciler
+from services.scheduler.core.state.evolve import evolve
+from services.scheduler.core.state.state import State
 from services.scheduler.replay import fold
 
 from .record import HISTORIES, STORIES, read

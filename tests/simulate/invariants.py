@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from libs.events.model import ModelAutoscaled, ModelEvent, ModelParked, ModelSlept, ModelUnplaced
 from libs.events.replica import ReplicaFailed, ReplicaLost, ReplicaPlaced, ReplicaReady, ReplicaRecovered
-from services.scheduler.core.traffic import ReplicaUse
+from services.scheduler.core.inputs.traffic import ReplicaUse
 from tests.unit.scheduler.harness import (
     World,
     index_follows_facts,

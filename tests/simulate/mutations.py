@@ -11,22 +11,23 @@ from unittest.mock import patch
 
 import msgspec
 
-from services.scheduler.core import (
+from services.scheduler.core.placement import (
     candidates,
+    capacity,
     checks,
-    demand,
-    evolve,
-    fabrics,
-    lifecycle,
-    look,
-    nodes,
     placement,
-    room,
+)
+from services.scheduler.core.reconciler import (
+    demand,
+    lifecycle,
+    model_reconciler,
+    nodes,
+    preemption,
     silence,
     starts,
-    views,
-    way,
 )
+from services.scheduler.core.state import evolve, fabrics
+from services.scheduler.core.views import views
 
 from .story import failure
 
@@ -62,12 +63,12 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _double_booking() -> list[Patch]:
-    def holders(self: room.Room, machine_id: str) -> Iterator[Any]:
+    def holders(self: capacity.Room, machine_id: str) -> Iterator[Any]:
         for shard_id, shard in self.state.held.get(machine_id, {}).items():
             if shard_id not in self._without:
                 yield shard
 
-    return [(room.Room, "holders", holders)]
+    return [(capacity.Room, "holders", holders)]
 
 
 def _forgotten_release() -> list[Patch]:
@@ -110,12 +111,12 @@ def _half_a_gang_runs_on() -> list[Patch]:
 
 
 def _ids_twice() -> list[Patch]:
-    name = look.replica_name
+    name = model_reconciler.replica_name
 
     def same(model: Any, term: int, already: int) -> str:
         return name(msgspec.structs.replace(model, placings=0), term, already)
 
-    return [(look, "replica_name", same)]
+    return [(model_reconciler, "replica_name", same)]
 
 
 def _never_parks() -> list[Patch]:
@@ -128,10 +129,10 @@ def _never_parks() -> list[Patch]:
 
 
 def _takes_from_equals() -> list[Patch]:
-    real = way.preempt
+    real = preemption.preempt
 
     def preempt(look_: Any, search: Any) -> Any:
-        with patch.object(way, "CLASSES", {"high": 0, "normal": 0.5, "low": 1}):
+        with patch.object(preemption, "CLASSES", {"high": 0, "normal": 0.5, "low": 1}):
             own = look_.model.spec
             look_.model.spec = msgspec.structs.replace(own, priority_class="high")
             try:
@@ -139,7 +140,7 @@ def _takes_from_equals() -> list[Patch]:
             finally:
                 look_.model.spec = own
 
-    return [(look, "preempt", preempt)]
+    return [(model_reconciler, "preempt", preempt)]
 
 
 def _evicts_the_busy() -> list[Patch]:
@@ -151,7 +152,7 @@ def _evicts_the_busy() -> list[Patch]:
             traffic = msgspec.structs.replace(traffic, replicas=uses)
         return real(model, replicas, traffic, now)
 
-    return [(way, "evictable", evictable)]
+    return [(preemption, "evictable", evictable)]
 
 
 def _stale_table() -> list[Patch]:
@@ -165,15 +166,15 @@ def _stale_table() -> list[Patch]:
 
 
 def _sick_cards_given() -> list[Patch]:
-    free = room.Room.free
+    free = capacity.Room.free
 
-    def given(self: room.Room, machine: Any) -> Any:
+    def given(self: capacity.Room, machine: Any) -> Any:
         found = free(self, machine)
         held = {device for shard in self.holders(machine.facts.machine_id) for device in shard.devices}
         gpus = tuple(gpu for gpu in machine.facts.gpus if gpu.uuid not in held)
         return msgspec.structs.replace(found, gpus=gpus)
 
-    return [(room.Room, "free", given)]
+    return [(capacity.Room, "free", given)]
 
 
 def _lost_in_a_blink() -> list[Patch]:

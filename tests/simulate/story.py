@@ -32,12 +32,12 @@ from libs.events.commands import (
 )
 from libs.events.model import Adapter, AntiAffinity, Canary, ModelSpec, Profile, Scaling
 from libs.events.refusal import Refused
-from services.scheduler.core.demand import wanted
-from services.scheduler.core.evolve import evolve
-from services.scheduler.core.keeping import Kept, keep, restore
-from services.scheduler.core.placement import Search
-from services.scheduler.core.room import Room
-from services.scheduler.core.state import State
+from services.scheduler.core.placement.capacity import Room
+from services.scheduler.core.placement.placement import Search
+from services.scheduler.core.reconciler.demand import wanted
+from services.scheduler.core.state.evolve import evolve
+from services.scheduler.core.state.snapshot import Kept, keep, restore
+from services.scheduler.core.state.state import State
 from tests.unit.scheduler.harness import World, cpu_profile, gpu_profile, model_spec
 
 from .invariants import ALWAYS, silence_removes_nothing

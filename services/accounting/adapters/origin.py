@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.origin import Origin, Reached
+from services.accounting.core.origin import Origin, Reached
 
 COLUMNS = Origin.__struct_fields__
 

@@ -12,10 +12,10 @@ from typing import Any
 import asyncpg
 
 from libs.events.questions import UsageRow
+from services.accounting.core.origin import Origin, Reached
+from services.accounting.core.rows import RequestRow, VerdictRow, months_of
+from services.accounting.core.spending import Sum, periods_at
 
-from ..core.origin import Origin, Reached
-from ..core.rows import RequestRow, VerdictRow, months_of
-from ..core.spending import Sum, periods_at
 from . import origin, rollup, schema
 
 CONNECT_S = 5.0

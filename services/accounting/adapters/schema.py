@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from importlib import resources
 from typing import Any
 
-from ..core.rows import next_month
+from services.accounting.core.rows import next_month
 
 log = logging.getLogger("llmgw.accounting")
 

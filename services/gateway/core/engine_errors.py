@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from .context import ContextExceeded
+from .context_window import ContextExceeded
 from .errors import Fault, refused_unsaid, upstream_failed
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from libs.events.budget import Period, money
 
-from .protocols.messages_errors import error_object
+from .protocols.anthropic_messages.errors import error_object
 
 Protocol = Literal["openai", "anthropic"]
 

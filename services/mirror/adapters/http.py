@@ -24,9 +24,15 @@ from prometheus_client import Counter
 
 from libs.events.library import WeightFile
 from libs.runtime.status import PortTaken
+from services.mirror.core.ranges import (
+    Part,
+    Unsatisfiable,
+    matches_any,
+    part_of,
+    still_the_same,
+)
+from services.mirror.shelf import Shelf
 
-from ..core.ranges import Part, Unsatisfiable, matches_any, part_of, still_the_same
-from ..shelf import Shelf
 from .store import Store
 
 log = logging.getLogger("llmgw.mirror")

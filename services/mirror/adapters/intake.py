@@ -17,11 +17,18 @@ from libs.events.library import WeightFile
 from libs.events.refusal import Refused
 from libs.fit import Unreadable, headers
 from libs.runtime.hub_cache import reach
+from services.mirror.core import parts
+from services.mirror.core.manifest import MOST_FILES, in_order
+from services.mirror.core.source import (
+    PackageSource,
+    Source,
+    is_licence_file,
+    left_out,
+    licence_in,
+    path_problem,
+)
+from services.mirror.core.unsafe import HEAD_BYTES, unsafe_content, unsafe_name
 
-from ..core import parts
-from ..core.manifest import MOST_FILES, in_order
-from ..core.source import PackageSource, Source, is_licence_file, left_out, licence_in, path_problem
-from ..core.unsafe import HEAD_BYTES, unsafe_content, unsafe_name
 from .store import Store, WrongSum
 
 log = logging.getLogger("llmgw.mirror")

@@ -7,15 +7,15 @@ import time
 import msgspec
 
 from libs.events.machine import FabricPort
+from services.nodeagent.adapters.gpu.nvml import NVIDIA, Gpus
+from services.nodeagent.adapters.gpu.nvml_cards import PCI
+from services.nodeagent.adapters.host.fabric import ROOT
+from services.nodeagent.adapters.host.host_access import Surroundings
 
-from ..adapters.fabric import ROOT
-from ..adapters.nvml import NVIDIA, Gpus
-from ..adapters.nvml_cards import PCI
-from ..adapters.surroundings import Surroundings
 from .faults import apply
+from .host_access import Described, Description, Said
 from .nvml import Card, Fabric, Instance, Library
 from .settings import SimulatedFabric, SimulatedFault, SimulatedGpus, SimulatedMachine
-from .surroundings import Described, Description, Said
 
 _COMPLETED = 3
 _MANAGER = "sminfo: sm lid 1 sm guid 0x1, activity count 1 priority 0 state 3 SMINFO_MASTER\n"

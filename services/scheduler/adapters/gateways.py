@@ -9,8 +9,14 @@ from datetime import UTC, datetime
 
 from libs.bus import Bus
 from libs.events.usage import GatewayRates, RequestRecord, UsageBatch
-
-from ..core.traffic import LONG_MS, PACES_LEAST, SHORT_MS, ModelUse, ReplicaUse, Traffic
+from services.scheduler.core.inputs.traffic import (
+    LONG_MS,
+    PACES_LEAST,
+    SHORT_MS,
+    ModelUse,
+    ReplicaUse,
+    Traffic,
+)
 
 SILENT_AFTER_S = 5.0
 """Gateways speak twice a second: what one said so long ago is not what it does now."""

@@ -11,9 +11,9 @@ from libs.bus import Bus
 from libs.bus.tasks import end
 from libs.events.leadership import SchedulerPulse
 from libs.events.machine import MachineSample, ShardSample
+from services.scheduler.core.inputs.heartbeats import QUIET_AFTER_MS, Heard, Hearing
+from services.scheduler.core.inputs.traffic import Traffic
 
-from ..core.hearing import QUIET_AFTER_MS, Heard, Hearing
-from ..core.traffic import Traffic
 from .gateways import Gateways
 
 PULSE_EVERY_S = 1.0

@@ -23,7 +23,7 @@ from libs.testing.engine import SimEngine
 from libs.testing.ledger import inconsistencies, rows
 from libs.testing.postgres import PostgresServer
 from libs.testing.traffic import Answer, Traffic, ask
-from services.gateway.rates import EVERY_S
+from services.gateway.cluster.gossip import EVERY_S
 from tests.adversity.accounting.test_accounting_outages import PROGRAM
 from tests.integration.gateway.conftest import GatewayProcess, World, world
 

@@ -10,7 +10,7 @@ import pytest
 
 from libs.testing import eventually
 from libs.testing.engine import SimEngine
-from services.gateway.adapters import http
+from services.gateway.http import server
 from tests.integration.gateway.conftest import CHAT, KEY, Client, World, gateway, world
 
 __all__ = ["gateway", "world"]
@@ -39,8 +39,8 @@ async def nothing_left(gateway: Client) -> None:
 async def test_who_does_not_end_what_it_began_to_send_is_hung_up_on(
     world: World, sim_engine: SimEngine, connect_as, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(http, "BODY_S", 1.0)
-    monkeypatch.setattr(http, "LOOKED_AT_EVERY_S", 0.1)
+    monkeypatch.setattr(server, "BODY_S", 1.0)
+    monkeypatch.setattr(server, "LOOKED_AT_EVERY_S", 0.1)
     await world.route(sim_engine)
     gateway = await world.gateway(await connect_as("gateway"), keep_alive_s=1)
     reader, writer = await connected(gateway)
@@ -55,8 +55,8 @@ async def test_who_does_not_end_what_it_began_to_send_is_hung_up_on(
 async def test_a_slow_sender_is_not_hung_up_on_while_its_earlier_answer_comes(
     world: World, sim_engine: SimEngine, connect_as, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "BODY_S", 0.3)
-    monkeypatch.setattr(http, "LOOKED_AT_EVERY_S", 0.05)
+    monkeypatch.setattr(server, "BODY_S", 0.3)
+    monkeypatch.setattr(server, "LOOKED_AT_EVERY_S", 0.05)
     await asyncio.to_thread(sim_engine.behave, tok_s=20)
     await world.route(sim_engine)
     gateway = await world.gateway(await connect_as("gateway"), keep_alive_s=1)
@@ -113,8 +113,8 @@ async def test_requests_sent_ahead_are_answered_in_order(gateway: Client) -> Non
 async def test_who_takes_nothing_of_its_answer_is_hung_up_on(
     gateway: Client, sim_engine: SimEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "TAKES_NOTHING_S", 0.5)
-    monkeypatch.setattr(http, "LOOKED_AT_EVERY_S", 0.1)
+    monkeypatch.setattr(server, "TAKES_NOTHING_S", 0.5)
+    monkeypatch.setattr(server, "LOOKED_AT_EVERY_S", 0.1)
     await asyncio.to_thread(sim_engine.behave, tok_s=1_000_000, echo=True)
     _, writer = await connected(gateway)
     writer.transport.pause_reading()
@@ -130,7 +130,7 @@ async def test_who_is_refused_and_goes_on_sending_is_hung_up_on_soon(
     gateway: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given a body that comes a byte at a time, when its key is wrong, then it is told so and hung up on."""
-    monkeypatch.setattr(http, "LINGER_S", 0.5)
+    monkeypatch.setattr(server, "LINGER_S", 0.5)
     reader, writer = await connected(gateway)
     head = f"POST {CHAT} HTTP/1.1\r\nhost: g\r\nauthorization: Bearer sk-wrong\r\ncontent-length: 1000000\r\n\r\n"
     writer.write(head.encode())

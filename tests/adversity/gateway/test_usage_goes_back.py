@@ -12,8 +12,8 @@ from libs.events.subjects import plane
 from libs.events.usage import UsageBatch
 from libs.testing import eventually
 from libs.testing.nats import NatsServer
-from services.gateway.adapters.spool import Spool
-from services.gateway.publisher import Publisher
+from services.gateway.usage.publisher import Publisher
+from services.gateway.usage.spool import Spool
 from tests.unit.gateway.test_spool import closed
 
 
@@ -35,7 +35,7 @@ async def in_usage(bus: Bus) -> set[str]:
 async def test_what_the_stream_forgot_is_published_again(
     bus: Bus, nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("services.gateway.publisher.LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr("services.gateway.usage.publisher.LOOK_EVERY_S", 0.2)
     monkeypatch.setattr("libs.bus.remembered.LOOK_AGAIN_S", 0.1)
     begun = asyncio.Event()
     spool = Spool(tmp_path / "spool", 2**20)

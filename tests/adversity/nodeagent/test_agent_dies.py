@@ -10,7 +10,7 @@ import pytest
 from libs.events.machine import MachineRegistered
 from libs.events.shard import ShardAdopted, ShardFailed, ShardReady, ShardStopped
 from libs.testing.waiting import eventually
-from services.nodeagent.adapters.lock import FolderInUse
+from services.nodeagent.adapters.disk.lock import FolderInUse
 from services.nodeagent.app import stop_all
 from tests.integration.nodeagent.box import Box, alive, signal_process
 from tests.unit.nodeagent.wanted import shard

@@ -14,7 +14,15 @@ from libs.events.shard import ShardFailed, ShardLoading, ShardReady, ShardStoppe
 from libs.events.views import WeightsWanted
 from libs.testing.engine import SimEngine
 from libs.testing.waiting import eventually
-from services.nodeagent.adapters.process import Engines, alive, entry, mark_of, marked, members, same
+from services.nodeagent.adapters.engine.process import (
+    Engines,
+    alive,
+    entry,
+    mark_of,
+    marked,
+    members,
+    same,
+)
 from tests.integration.nodeagent.box import Box
 from tests.integration.nodeagent.files import FileServer, serving
 from tests.unit.nodeagent.wanted import shard

@@ -16,8 +16,8 @@ from libs.events.policy import Check
 from libs.events.usage import RequestRecord, UsageBatch
 from libs.testing import eventually
 from services.accounting.room import RoomKeeper, to_drop
-from services.gateway.adapters.spool import Spool
-from services.gateway.publisher import Publisher
+from services.gateway.usage.publisher import Publisher
+from services.gateway.usage.spool import Spool
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BOUND = 64 * 1024

@@ -18,7 +18,7 @@ from libs.events import encode, subject_of
 from libs.events.machine import MachineRegistered
 from libs.testing import eventually
 from libs.testing.nats import NatsServer
-from services.nodeagent.adapters.outbox import Outbox
+from services.nodeagent.adapters.disk.outbox import Outbox
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

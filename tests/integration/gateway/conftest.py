@@ -132,7 +132,7 @@ class GatewayProcess(ServerProcess):
         """Process ids of the workers."""
         assert self.process is not None
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [pid for pid in map(int, children) if b"services.gateway.worker" in _command_line(pid)]
+        return [pid for pid in map(int, children) if b"services.gateway.process.worker" in _command_line(pid)]
 
 
 def _command_line(pid: int) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from libs.bus import Bus
-from services.gateway.core.kinds import COMPLETIONS
+from services.gateway.core.protocols.operations import COMPLETIONS
 from services.gateway.settings import GatewaySettings
 
 from .conftest import CHAT, KEY, Client, World

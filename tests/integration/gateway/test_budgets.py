@@ -19,8 +19,8 @@ from libs.events.tenancy import Price
 from libs.events.views import PriceView, Spend
 from libs.testing import eventually
 from libs.testing.engine import SimEngine
-from services.gateway.core.breaker import Breaker
-from services.gateway.rates import EVERY_S
+from services.gateway.cluster.gossip import EVERY_S
+from services.gateway.core.routing.circuit_breaker import Breaker
 
 from .conftest import Client, World
 
@@ -278,7 +278,7 @@ async def _cost(world: World, request_id: str) -> int:
 async def test_a_gateway_that_dies_gives_back_what_it_had_reserved(
     priced: World, sim_engine: SimEngine, connect_as: Callable[[str], Awaitable[Bus]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.core.neighbours.KEPT_S", 1.5)
+    monkeypatch.setattr("services.gateway.core.admission.other_hosts.KEPT_S", 1.5)
     await priced.key("sk-gone", key_id="k-gone", budgets=(budget(300_000, "k-gone"),))
     first, second = [await start(priced, connect_as, name) for name in ("gw-1", "gw-2")]
     await asyncio.to_thread(sim_engine.behave, tok_s=5)

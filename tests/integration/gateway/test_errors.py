@@ -17,10 +17,10 @@ from libs.events.tenancy import Price
 from libs.events.views import PriceView
 from libs.testing import eventually
 from libs.testing.engine import SimEngine
-from services.gateway.core.breaker import Breaker
 from services.gateway.core.errors import protocol_of
-from services.gateway.core.openapi import ERRORS
-from services.gateway.core.protocols.messages_errors import error_type
+from services.gateway.core.http.openapi import ERRORS
+from services.gateway.core.protocols.anthropic_messages.errors import error_type
+from services.gateway.core.routing.circuit_breaker import Breaker
 
 from .conftest import KEY, Client, Response, World
 from .test_protocols import GENERATING, PATHS, READING, asked

@@ -15,7 +15,7 @@ from libs.events.tenancy import Price
 from libs.events.views import PriceView
 from libs.testing import eventually
 from libs.testing.engine import SimEngine
-from services.gateway.rates import EVERY_S
+from services.gateway.cluster.gossip import EVERY_S
 
 from .conftest import Client, Response, World
 

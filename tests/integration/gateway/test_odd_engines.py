@@ -15,9 +15,9 @@ from libs.bus import Bus
 from libs.testing import eventually
 from libs.testing.nats import NatsServer
 from services.gateway.adapters.upstream import Connection, UpstreamFailure
-from services.gateway.asking import Retryable
 from services.gateway.core.errors import Fault
-from services.gateway.core.sse import EventStream
+from services.gateway.core.sse.event_stream import EventStream
+from services.gateway.inference.dispatch import Retryable
 
 from .conftest import CHAT, Client, GatewayProcess, World
 from .odd import OddEngine, saying, stream, whole

@@ -11,7 +11,7 @@ import pytest
 
 from libs.bus import Bus
 from libs.testing.engine import SimEngine
-from services.gateway.core.kinds import COMPLETIONS
+from services.gateway.core.protocols.operations import COMPLETIONS
 
 from .conftest import ADMIN, Client, World
 from .described import shares, told, told_on_every_core

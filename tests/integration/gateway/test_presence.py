@@ -7,8 +7,8 @@ import pytest
 
 from libs.bus import Bus, Misconfigured
 from libs.testing import eventually
-from services.gateway import presence
-from services.gateway.presence import Presence
+from services.gateway.cluster import presence
+from services.gateway.cluster.presence import Presence
 
 Connect = Callable[[str], Awaitable[Bus]]
 

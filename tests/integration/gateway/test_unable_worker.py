@@ -12,9 +12,9 @@ import pytest
 from libs.bus import Bus
 from libs.testing import eventually
 from libs.testing.engine import SimEngine
-from services.gateway.adapters.crowd import Crowd, memory
 from services.gateway.app import Gateway
-from services.gateway.parent import listen
+from services.gateway.http.connection_balance import Crowd, memory
+from services.gateway.process.parent import listen
 from services.gateway.settings import GatewaySettings
 
 from .conftest import Client, World

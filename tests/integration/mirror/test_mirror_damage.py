@@ -17,8 +17,8 @@ from libs.testing.library import imported
 from libs.testing.nats import NatsServer
 from libs.testing.weights import gguf
 from services.mirror import care
-from services.nodeagent.adapters.store import Rejected
-from services.nodeagent.fetching import Fetching
+from services.nodeagent.adapters.weights.store import Rejected
+from services.nodeagent.shard.fetching import Fetching
 
 from .test_mirror_service import get, mirror, ready, status
 

@@ -17,10 +17,10 @@ from libs.events.machine import MachineRegistered, MachineSample
 from libs.events.shard import ShardEvent
 from libs.events.views import Desired, ErrandWanted, ShardWanted
 from libs.testing.waiting import eventually
-from services.nodeagent.adapters import process as processes
-from services.nodeagent.adapters.shard_files import ShardFiles
+from services.nodeagent.adapters.disk.shard_files import ShardFiles
+from services.nodeagent.adapters.engine import process as processes
 from services.nodeagent.app import stop_all
-from services.nodeagent.core.record import ShardRecord
+from services.nodeagent.core.shard.record import ShardRecord
 from services.nodeagent.settings import NodeAgentSettings
 
 E = TypeVar("E", bound=Event)

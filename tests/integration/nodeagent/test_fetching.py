@@ -12,9 +12,9 @@ import pytest
 
 from libs.events.views import WeightsWanted
 from libs.testing.waiting import eventually
-from services.nodeagent import fetching as fetching_module
-from services.nodeagent.adapters.store import Rejected
-from services.nodeagent.fetching import Fetching
+from services.nodeagent.adapters.weights.store import Rejected
+from services.nodeagent.shard import fetching as fetching_module
+from services.nodeagent.shard.fetching import Fetching
 
 from .files import FileServer, file_of, serving
 

@@ -22,10 +22,10 @@ from libs.events.shard import ShardFailed, ShardReady, ShardStopped
 from libs.events.sources import kept_as
 from libs.events.views import ErrandWanted, WeightsWanted
 from libs.testing.waiting import eventually
-from services.nodeagent import fetching as fetching_module
-from services.nodeagent.adapters.hub import Hub
-from services.nodeagent.adapters.store import Rejected
-from services.nodeagent.fetching import Fetched, Fetching
+from services.nodeagent.adapters.weights.hub import Hub
+from services.nodeagent.adapters.weights.store import Rejected
+from services.nodeagent.shard import fetching as fetching_module
+from services.nodeagent.shard.fetching import Fetched, Fetching
 from tests.data.models import gguf_headers
 from tests.unit.fit.models import MODELS
 from tests.unit.nodeagent.wanted import shard

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from libs.testing.waiting import eventually
-from services.nodeagent.adapters.fabric import ROOT, Ports, scan
-from services.nodeagent.adapters.surroundings import Ran, ThisMachine
+from services.nodeagent.adapters.host.fabric import ROOT, Ports, scan
+from services.nodeagent.adapters.host.host_access import Ran, ThisMachine
 
 TOOLS = ("ibsim", "ibsim-run", "opensm", "sminfo", "saquery", "ibnetdiscover")
 _absent = [tool for tool in TOOLS if shutil.which(tool, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None]

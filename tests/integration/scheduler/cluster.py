@@ -28,36 +28,36 @@ from libs.events.views import Endpoint, Route
 from libs.testing import eventually
 from libs.testing.nats import NatsServer
 from services.nodeagent.app import NodeAgent, Shared, stop_all
-from services.nodeagent.discovery import engines
 from services.nodeagent.fleet import of_machine
-from services.nodeagent.log_lines import AgentLines
+from services.nodeagent.machine.discovery import engines
+from services.nodeagent.questions import AgentLines
 from services.nodeagent.settings import NodeAgentSettings
 from services.nodeagent.simulation.settings import FleetMachine, SimulatedFabric, SimulatedFault, SimulatedGpus
-from services.scheduler.core.evolve import evolve
-from services.scheduler.core.state import State
+from services.scheduler.core.state.evolve import evolve
+from services.scheduler.core.state.state import State
 
 LENGTHS: dict[str, object] = {
-    "services.nodeagent.life._DRAINED_AFTER_S": 0.2,
-    "services.nodeagent.life._LOOK_S": 0.05,
-    "services.nodeagent.life._PROBE_S": 0.1,
-    "services.nodeagent.gpu_memory.RANK_SETTLES_S": 0.3,
+    "services.nodeagent.shard.shard_runner._DRAINED_AFTER_S": 0.2,
+    "services.nodeagent.shard.shard_runner._LOOK_S": 0.05,
+    "services.nodeagent.shard.shard_runner._PROBE_S": 0.1,
+    "services.nodeagent.shard.gpu_memory.RANK_SETTLES_S": 0.3,
     "services.nodeagent.telemetry._LOOK_AGAIN_S": 0.2,
     "services.scheduler.adapters.gateways.SHORT_MS": 800,
     "services.scheduler.adapters.gateways.LONG_MS": 1500,
     "services.scheduler.adapters.listener.PULSE_EVERY_S": 0.2,
     "services.scheduler.adapters.listener.DEAF_AFTER_S": 1.5,
-    "services.scheduler.core.demand.SHORT_MS": 800,
-    "services.scheduler.core.demand.LONG_MS": 1500,
-    "services.scheduler.core.demand.HEARD_ALL_MS": 1000,
-    "services.scheduler.core.hearing.LOST_AFTER_MS": 2300,
-    "services.scheduler.core.checks.LOST_AFTER_MS": 2300,
-    "services.scheduler.core.reconcile.LOST_AFTER_MS": 2300,
-    "services.scheduler.core.silence.LOST_AFTER_MS": 2300,
-    "services.scheduler.core.silence.QUIET_AFTER_MS": 1500,
-    "services.scheduler.core.silence.TOGETHER_MS": 12_000,
-    "services.scheduler.core.silence.WITHIN": timedelta(seconds=3),
+    "services.scheduler.core.reconciler.demand.SHORT_MS": 800,
+    "services.scheduler.core.reconciler.demand.LONG_MS": 1500,
+    "services.scheduler.core.reconciler.demand.HEARD_ALL_MS": 1000,
+    "services.scheduler.core.inputs.heartbeats.LOST_AFTER_MS": 2300,
+    "services.scheduler.core.placement.checks.LOST_AFTER_MS": 2300,
+    "services.scheduler.core.reconciler.reconcile.LOST_AFTER_MS": 2300,
+    "services.scheduler.core.reconciler.silence.LOST_AFTER_MS": 2300,
+    "services.scheduler.core.reconciler.silence.QUIET_AFTER_MS": 1500,
+    "services.scheduler.core.reconciler.silence.TOGETHER_MS": 12_000,
+    "services.scheduler.core.reconciler.silence.WITHIN": timedelta(seconds=3),
     "services.scheduler.adapters.listener.QUIET_AFTER_MS": 1500,
-    "services.scheduler.core.lifecycle.BACK_OFF": timedelta(seconds=0.05),
+    "services.scheduler.core.reconciler.lifecycle.BACK_OFF": timedelta(seconds=0.05),
 }
 WAIT_S = 30.0
 """For what takes a moment: a machine that runs many other tests may need longer."""

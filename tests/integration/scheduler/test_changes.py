@@ -27,7 +27,7 @@ from libs.events.model import ModelSpec, ModelUnplaced, Scaling
 from libs.events.replica import ReplicaDraining, ReplicaReady, ReplicaStopped, ReplicaStopping
 from libs.testing import eventually
 from libs.testing.traffic import ask
-from services.nodeagent.adapters import http
+from services.nodeagent.adapters.engine import http
 from tests.unit.scheduler.harness import cpu_profile, gpu_profile, model_spec
 
 from .cluster import WAIT_S, Cluster
@@ -142,7 +142,7 @@ async def test_a_drained_machine_is_emptied_when_others_serve_and_its_answers_ar
 async def test_an_answer_that_takes_longer_than_a_drain_may_is_cut_off(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.scheduler.core.lifecycle.DRAIN_GRACE", timedelta(seconds=1))
+    monkeypatch.setattr("services.scheduler.core.reconciler.lifecycle.DRAIN_GRACE", timedelta(seconds=1))
     machine = await cluster.machine("g1", gpus=1)
     await cluster.define(model_spec("m", 1, gpu_profile(args=("--tok-s", "1"))))
     [old] = await cluster.serves("m")

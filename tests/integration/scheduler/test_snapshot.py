@@ -13,7 +13,7 @@ from libs.events.questions import ExplainModel, ModelExplained
 from libs.events.views import Route
 from libs.testing import eventually
 from libs.testing.nats import NatsServer
-from services.scheduler.core.evolve import evolve
+from services.scheduler.core.state.evolve import evolve
 from tests.unit.scheduler.harness import cpu_profile, model_spec
 
 from .agent import Agent, scheduler

@@ -21,7 +21,7 @@ from libs.events.replica import ReplicaPlaced, ReplicaReady
 from libs.events.subjects import pattern_of, plane
 from libs.testing import eventually
 from libs.testing.nats import NatsServer
-from services.scheduler.core.hearing import LOST_AFTER_MS
+from services.scheduler.core.inputs.heartbeats import LOST_AFTER_MS
 from tests.unit.scheduler.harness import gpu_profile, model_spec
 
 from .agent import SchedulerProcess

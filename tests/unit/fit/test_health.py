@@ -9,8 +9,8 @@ import pytest
 
 from libs.events.machine import Gpu, GpuWear, PcieLink
 from libs.fit.health import in_words, must_leave, slow, usable, verdict, worst
-from services.nodeagent.core.cards import MIG_EMPTY, SERIOUS_XIDS, wear_problems
-from services.nodeagent.core.pcie import shortfall
+from services.nodeagent.core.machine.cards import MIG_EMPTY, SERIOUS_XIDS, wear_problems
+from services.nodeagent.core.machine.pcie import shortfall
 
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 

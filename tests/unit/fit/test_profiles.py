@@ -9,8 +9,8 @@ from libs.events.model import ModelSpec, Profile
 from libs.fit import Load, need_of, pace_of, plan, problems_of, profile_of
 from libs.fit.memory import MIB, llamacpp, llamacpp_process, vllm
 from libs.tuning import argument_problems
-from services.scheduler.core import catalog
-from services.scheduler.core.state import State
+from services.scheduler.core.commands import validation
+from services.scheduler.core.state.state import State
 from tests.unit.fit.models import card, experts, gemma, host, invented, of, published
 
 LOAD = Load(context=8192, parallel=8)
@@ -42,7 +42,7 @@ def test_the_best_way_is_a_profile_the_catalog_takes(
     assert (profile.gpus_per_node, profile.nodes, profile.tp, profile.pp, profile.args) == shape
     assert argument_problems(profile.engine, profile.args) == {}
     spec = ModelSpec(name="planned", source="library:planned", context_length=LOAD.context, profiles=(profile,))
-    assert catalog.problems(State(), spec) == []
+    assert validation.problems(State(), spec) == []
     assert need_of(facts, profile, LOAD.context) == best.need
     assert list(problems_of(facts, profile, LOAD.context)) == []
 

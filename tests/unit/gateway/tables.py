@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.gateway.core.table import HEADER, WORDS, Table
+from services.gateway.core.admission.shared_table import HEADER, WORDS, Table
 
 
 def tables(workers: int = 1, rows: int = 512) -> list[Table]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.gateway.core.addresses import networks, origin
-from services.gateway.core.throttle import MOST_ADDRESSES, Throttle
+from services.gateway.core.http.addresses import networks, origin
+from services.gateway.core.http.throttle import MOST_ADDRESSES, Throttle
 
 PROXIES = networks(["10.0.0.0/8", "fd00::1"])
 

@@ -11,11 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libs.events.policy import Segment, Span
-from services.gateway.checks import fits
-from services.gateway.core.body import MOST_CHARACTERS, MOST_SEGMENTS, asking_usage, edited, read, readable
+from services.gateway.admission.checks import fits
+from services.gateway.core.admission.estimate import answers_in, longest
 from services.gateway.core.errors import Fault
-from services.gateway.core.estimate import answers_in, longest
-from services.gateway.core.messages import media
+from services.gateway.core.request.body import (
+    MOST_CHARACTERS,
+    MOST_SEGMENTS,
+    asking_usage,
+    edited,
+    read,
+    readable,
+)
+from services.gateway.core.request.messages import media
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 

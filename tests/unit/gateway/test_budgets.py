@@ -11,10 +11,20 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from libs.events.budget import LevelBudget
 from libs.events.usage import GatewayChanges, GatewayHoldings, Holding
-from services.gateway.core.budgets import MOST_SETTLED, Reservation, Short, Spending
-from services.gateway.core.marks import Marks
-from services.gateway.core.neighbours import LOST_S, Confirming, Neighbours
-from services.gateway.core.table import KEPT_S, Table, TableFull, digest
+from services.gateway.core.admission.budgets import (
+    MOST_SETTLED,
+    Reservation,
+    Short,
+    Spending,
+)
+from services.gateway.core.admission.other_hosts import LOST_S, Confirming, Neighbours
+from services.gateway.core.admission.shared_table import (
+    KEPT_S,
+    Table,
+    TableFull,
+    digest,
+)
+from services.gateway.core.usage.spool_marks import Marks
 
 from .tables import again, tables
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from libs.events.policy import Segment
-from services.gateway.checks import MAX_BYTES, MAX_CHARACTERS, fits
-from services.gateway.core.body import MOST_SEGMENTS
+from services.gateway.admission.checks import MAX_BYTES, MAX_CHARACTERS, fits
+from services.gateway.core.request.body import MOST_SEGMENTS
 
 
 def of(*texts: str) -> tuple[Segment, ...]:

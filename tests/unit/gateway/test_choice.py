@@ -9,8 +9,13 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.core.breaker import CONSECUTIVE, OPEN_MAX_S, OPEN_S, Breaker
-from services.gateway.core.choice import Share, choose, retry_after
+from services.gateway.core.routing.circuit_breaker import (
+    CONSECUTIVE,
+    OPEN_MAX_S,
+    OPEN_S,
+    Breaker,
+)
+from services.gateway.core.routing.load_balancing import Share, choose, retry_after
 
 
 @dataclass

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 
-from services.gateway.adapters.crowd import MORE, Crowd, gone, memory
+from services.gateway.http.connection_balance import (
+    MORE,
+    Crowd,
+    gone,
+    memory,
+)
 
 
 def test_who_has_more_is_told_so() -> None:

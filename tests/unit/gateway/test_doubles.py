@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.core.doubles import refuse_doubles
 from services.gateway.core.errors import Fault
+from services.gateway.core.json.duplicate_fields import refuse_doubles
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from services.gateway.core import errors
-from services.gateway.core.context import ContextExceeded
+from services.gateway.core.context_window import ContextExceeded
 from services.gateway.core.engine_errors import fault_in
 from services.gateway.core.errors import body_of, event_of
-from services.gateway.core.protocols.messages_errors import error_object
+from services.gateway.core.protocols.anthropic_messages.errors import error_object
 
 
 def test_the_envelope() -> None:

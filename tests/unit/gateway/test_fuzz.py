@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from services.gateway.core import body as readers
 from services.gateway.core.engine_errors import fault_in
 from services.gateway.core.errors import Fault, body_of, protocol_of
-from services.gateway.core.kinds import COMPLETIONS, Kind
-from services.gateway.core.messages import media
-from services.gateway.core.protocols.chat_to_message import MessageEvents, MessageShape
-from services.gateway.core.protocols.chat_to_response import ResponseEvents, shape_of
-from services.gateway.core.protocols.events import BadStream
-from services.gateway.core.sse import EventStream, Overlong
-from services.gateway.core.usage import Used, answer_in
+from services.gateway.core.protocols.anthropic_messages.chat_to_message import MessageEvents, MessageShape
+from services.gateway.core.protocols.openai_responses.chat_to_response import ResponseEvents, shape_of
+from services.gateway.core.protocols.operations import COMPLETIONS, Kind
+from services.gateway.core.request import body as readers
+from services.gateway.core.request.messages import media
+from services.gateway.core.sse.event_stream import EventStream, Overlong
+from services.gateway.core.sse.events import BadStream
+from services.gateway.core.usage.engine_usage import Used, answer_in
 
 from .mutations import bodies, streams
 from .protocols.conversations import clock

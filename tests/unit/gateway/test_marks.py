@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from services.gateway.core.marks import MOST, Marks
+from services.gateway.core.usage.spool_marks import MOST, Marks
 
 
 def test_a_stretch_counts_when_the_ledger_is_complete_up_to_its_message() -> None:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from libs.events.views import Endpoint, Route
-from services.gateway.core.breaker import CONSECUTIVE
-from services.gateway.core.choice import Share
-from services.gateway.projections import Served, Target
+from services.gateway.cluster.views import Served, Target
+from services.gateway.core.routing.circuit_breaker import CONSECUTIVE
+from services.gateway.core.routing.load_balancing import Share
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from services.gateway.core import spelling
-from services.gateway.core.spelling import Halves, marked, mended
+from services.gateway.core.json import lossless
+from services.gateway.core.json.lossless import Halves, marked, mended
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,9 @@ from services.gateway.core.spelling import Halves, marked, mended
     ],
 )
 def test_half_a_character_becomes_a_replacement(given: bytes, wanted: str) -> None:
-    assert spelling.decoded(mended(given)) == wanted
+    assert lossless.decoded(mended(given)) == wanted
     halves = Halves()
-    assert halves.joined(spelling.decoded(marked(given))) + halves.rest() == wanted
+    assert halves.joined(lossless.decoded(marked(given))) + halves.rest() == wanted
 
 
 def test_what_is_whole_is_the_same_object() -> None:
@@ -48,15 +48,15 @@ def test_a_text_cut_between_halves_is_put_together(text: str, cuts: list[int]) -
     out = ""
     for begin, end in itertools.pairwise(points):
         piece = json.dumps(units[begin:end].decode("utf-16-le", "surrogatepass"))
-        out += halves.joined(spelling.decoded(marked(piece.encode())))
+        out += halves.joined(lossless.decoded(marked(piece.encode())))
     assert out + halves.rest() == text
 
 
 @pytest.mark.parametrize("text", ["\U0010f800", "a\U0010ffffb", "\\udbfe\\udc00"])
 def test_a_character_that_halves_are_carried_as_arrives(text: str) -> None:
     for body in (json.dumps(text), json.dumps(text, ensure_ascii=False)):
-        assert Halves().joined(spelling.decoded(marked(body.encode()))) == text
+        assert Halves().joined(lossless.decoded(marked(body.encode()))) == text
 
 
 def test_a_value_with_half_a_character_can_be_encoded() -> None:
-    assert spelling.decoded(spelling.encoded({"a\ud83d": ["\ude00", 1]})) == {"a\ufffd": ["\ufffd", 1]}
+    assert lossless.decoded(lossless.encoded({"a\ud83d": ["\ude00", 1]})) == {"a\ufffd": ["\ufffd", 1]}

@@ -16,8 +16,13 @@ from libs.bus import Bus
 from libs.bus.memory import MemoryCluster
 from libs.events.usage import RequestRecord, UsageBatch
 from libs.testing import eventually
-from services.gateway.adapters.spool import SLOTS, Opened, Spool, SpoolBroken
-from services.gateway.publisher import Publisher
+from services.gateway.usage.publisher import Publisher
+from services.gateway.usage.spool import (
+    SLOTS,
+    Opened,
+    Spool,
+    SpoolBroken,
+)
 
 _pwrite = os.pwrite
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -307,7 +312,7 @@ async def test_publishing_goes_on_when_the_disk_was_full_for_a_while(
             raise OSError(errno.ENOSPC, "No space left on device")
         return _pwrite(fd, data, at)
 
-    monkeypatch.setattr("services.gateway.publisher.AGAIN_S", 0.01)
+    monkeypatch.setattr("services.gateway.usage.publisher.AGAIN_S", 0.01)
     monkeypatch.setattr(os, "pwrite", pwrite)
     spool.closed(spool.opened(opened("a")), closed("a"))
     publisher.start()

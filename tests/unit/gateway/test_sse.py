@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.core.sse import MAX_EVENT_BYTES, EventStream, Overlong, data_of
-from services.gateway.core.usage import Used
+from services.gateway.core.sse.event_stream import (
+    MAX_EVENT_BYTES,
+    EventStream,
+    Overlong,
+    data_of,
+)
+from services.gateway.core.usage.engine_usage import Used
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 

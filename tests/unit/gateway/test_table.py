@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.adapters import shared
-from services.gateway.core.table import (
+from services.gateway.adapters import shared_tables
+from services.gateway.core.admission.shared_table import (
     AT,
     KEPT_S,
     RESERVED,
@@ -52,15 +52,17 @@ def test_a_row_that_says_nothing_for_long_is_anothers_to_take() -> None:
 def test_a_file_outlives_processes_and_not_the_machines_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, other = shared.prepare(tmp_path / "1"), shared.prepare(tmp_path / "2")
-    table = shared.opened(own, [other])
+    own, other = shared_tables.prepare(tmp_path / "1"), shared_tables.prepare(tmp_path / "2")
+    table = shared_tables.opened(own, [other])
     table.words[table.row(digest("k")) + RESERVED] = 5
-    beside = shared.opened(shared.prepare(tmp_path / "2"), [shared.prepare(tmp_path / "1")])
+    beside = shared_tables.opened(shared_tables.prepare(tmp_path / "2"), [shared_tables.prepare(tmp_path / "1")])
     assert [words[at + RESERVED] for words, at in beside.beside(digest("k"))] == [5]
     with pytest.raises(TypeError):
         beside.others[0][100] = 1  # only its owner writes it
-    assert os.stat(own).st_blocks * 512 >= shared.BYTES, "a full disk is found out when it is made, not when it is used"
+    assert os.stat(own).st_blocks * 512 >= shared_tables.BYTES, (
+        "a full disk is found out when it is made, not when it is used"
+    )
     boot = tmp_path / "boot"
     boot.write_text("another start")
-    monkeypatch.setattr(shared, "BOOT", boot)
-    assert shared.opened(own, [shared.prepare(tmp_path / "1")]).beside(digest("k")) == []
+    monkeypatch.setattr(shared_tables, "BOOT", boot)
+    assert shared_tables.opened(own, [shared_tables.prepare(tmp_path / "1")]).beside(digest("k")) == []

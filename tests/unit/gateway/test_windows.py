@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libs.events.usage import GatewayHoldings
-from services.gateway.core.neighbours import Neighbours, fits
-from services.gateway.core.table import MINUTE_S, Table
-from services.gateway.core.windows import Counts, Tally
+from services.gateway.core.admission.other_hosts import Neighbours, fits
+from services.gateway.core.admission.rate_windows import Counts, Tally
+from services.gateway.core.admission.shared_table import MINUTE_S, Table
 
 from .tables import again, tables
 

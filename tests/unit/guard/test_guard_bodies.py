@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from libs.events.policy import Check, DenyRule, InputRules, PolicySpec, SecretsRule, Verdict
-from services.gateway.core.body import edited, readable
+from services.gateway.core.request.body import edited, readable
 from services.guard.core.judge import judge
 from services.guard.core.policies import Policy, compile_policy
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from services.nodeagent.simulation.surroundings import Described, Description
+from services.nodeagent.simulation.host_access import Described, Description
 
 FOLDER = Path(__file__).parents[2] / "data" / "machines"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))

@@ -13,8 +13,8 @@ import pytest
 from libs.events.machine import FabricPort, Gpu, MigInstance
 from libs.events.views import ShardWanted
 from libs.tuning.recorded import RECORDED
-from services.nodeagent.adapters import installed
-from services.nodeagent.adapters.nvml import Nvml
+from services.nodeagent.adapters.engine import installed
+from services.nodeagent.adapters.gpu.nvml import Nvml
 from services.nodeagent.core.engines import Comfyui, Place, Sglang, Trtllm, Vllm, environment
 
 from .machines import described

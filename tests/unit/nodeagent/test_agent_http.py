@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from services.nodeagent.adapters.http import Unreachable, request
+from services.nodeagent.adapters.engine.http import Unreachable, request
 
 
 async def asked(answer: bytes, method: str = "GET") -> tuple[int, bytes]:

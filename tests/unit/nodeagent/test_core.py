@@ -5,13 +5,14 @@ import os
 import pytest
 
 from libs.events.machine import Gpu
-from services.nodeagent.adapters import process
-from services.nodeagent.adapters.process import StillRunning
-from services.nodeagent.core import hardware, liveness, room, sentences
-from services.nodeagent.core import weights as rules
+from services.nodeagent.adapters.engine import process
+from services.nodeagent.adapters.engine.process import StillRunning
 from services.nodeagent.core.engines import VLLM_METRICS
-from services.nodeagent.core.liveness import Liveness
-from services.nodeagent.core.readings import Readings, read
+from services.nodeagent.core.machine import hardware
+from services.nodeagent.core.shard import capacity, failure_causes, liveness
+from services.nodeagent.core.shard import weights as rules
+from services.nodeagent.core.shard.engine_metrics import Readings, read
+from services.nodeagent.core.shard.liveness import Liveness
 
 from .wanted import gguf, shard, weights
 
@@ -64,17 +65,17 @@ def test_an_engine_that_does_not_answer_is_busy_while_it_computes() -> None:
 
 def test_room_says_the_arithmetic() -> None:
     wanted = shard(memory_mb=1000)
-    assert room.refusal(wanted, available_mb=1500, promised_mb=400, gpus=(), foreign={}) is None
-    refusal = room.refusal(wanted, available_mb=1500, promised_mb=600, gpus=(), foreign={})
+    assert capacity.refusal(wanted, available_mb=1500, promised_mb=400, gpus=(), foreign={}) is None
+    refusal = capacity.refusal(wanted, available_mb=1500, promised_mb=600, gpus=(), foreign={})
     assert refusal is not None
     for figure in ("1000 MB", "900 MB", "1500 MB", "600 MB"):
         assert figure in refusal
-    assert room.outstanding_mb([(1000, 300), (500, 800)]) == 700
+    assert capacity.outstanding_mb([(1000, 300), (500, 800)]) == 700
 
 
 def test_a_gpu_that_is_not_here_is_named() -> None:
     here = Gpu(index=0, uuid="GPU-a", name="x", gpu_class="x-1g", memory_total_mb=1)
-    refusal = room.refusal(shard(devices=("GPU-b",)), available_mb=1, promised_mb=0, gpus=[here], foreign={})
+    refusal = capacity.refusal(shard(devices=("GPU-b",)), available_mb=1, promised_mb=0, gpus=[here], foreign={})
     assert refusal == "GPU GPU-b is not on this machine (it has GPU-a)"
 
 
@@ -84,7 +85,7 @@ def test_a_gpu_that_others_use_is_not_taken() -> None:
 
     def refusal(**held: int | None) -> str | None:
         foreign = {"GPU-a": {int(pid[1:]): mb for pid, mb in held.items()}, "GPU-b": {1: 5000}}
-        return room.refusal(wanted, available_mb=1, promised_mb=0, gpus=[here], foreign=foreign)
+        return capacity.refusal(wanted, available_mb=1, promised_mb=0, gpus=[here], foreign=foreign)
 
     assert refusal() is None
     assert refusal(p7=150, p8=None) is None
@@ -122,23 +123,23 @@ def test_vector_flags_and_what_is_wrong_without_them() -> None:
 
 def test_a_death_says_how_when_and_why() -> None:
     lines = ["ggml: CUDA error", "cudaMalloc failed: out of memory", "error loading model", "failed to load model"]
-    assert sentences.death(1, lines, "while loading") == (
+    assert failure_causes.death(1, lines, "while loading") == (
         "the engine ended by itself with exit code 1 while loading: its GPU had too little free memory"
     )
-    assert "SIGKILL" in sentences.death(-9, [], "while serving")
-    assert sentences.death(None, [], "while serving").startswith("the engine is gone while serving")
+    assert "SIGKILL" in failure_causes.death(-9, [], "while serving")
+    assert failure_causes.death(None, [], "while serving").startswith("the engine is gone while serving")
 
 
 def test_no_output_leaks_into_a_reason() -> None:
     lines = ["prompt: my password is hunter2", "unknown model architecture: 'qwen9'", "failed to load model hunter2"]
-    reason = sentences.death(1, lines, "while loading")
+    reason = failure_causes.death(1, lines, "while loading")
     assert "hunter2" not in reason
     assert "qwen9" in reason
 
 
 def test_a_port_that_was_taken_is_recognised() -> None:
     for line in ("OSError: [Errno 98] address already in use", "couldn't bind HTTP server socket, port: 80"):
-        assert sentences.PORT_TAKEN in sentences.death(1, [line], "while loading")
+        assert failure_causes.PORT_TAKEN in failure_causes.death(1, [line], "while loading")
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from libs.events.machine import Gpu, NvlinkFabric, PcieLink
-from services.nodeagent.adapters.exporter import Exporter
-from services.nodeagent.adapters.nvml import Gpus, Nvml
-from services.nodeagent.adapters.nvml_samples import Sampler
-from services.nodeagent.core import pcie, smi
-from services.nodeagent.core.xid import Xid, xid_of
-from services.nodeagent.hardware import link_problems
+from services.nodeagent.adapters.gpu.dcgm_exporter import Exporter
+from services.nodeagent.adapters.gpu.nvml import Gpus, Nvml
+from services.nodeagent.adapters.gpu.nvml_samples import Sampler
+from services.nodeagent.core.machine import pcie, smi
+from services.nodeagent.core.machine.xid import Xid, xid_of
+from services.nodeagent.machine.hardware import link_problems
 
 from .machines import NAMES, described
 

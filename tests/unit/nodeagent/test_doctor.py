@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from libs.events.questions import Finding
-from services.nodeagent import checkup, doctor
-from services.nodeagent.core.checkup import Facts, findings
+from services.nodeagent import doctor
+from services.nodeagent.core.machine.diagnostics import Facts, findings
+from services.nodeagent.machine import diagnostics
 from services.nodeagent.settings import NodeAgentSettings
-from services.nodeagent.simulation.surroundings import Described
+from services.nodeagent.simulation.host_access import Described
 
 from .machines import NAMES, described
 
@@ -20,7 +21,7 @@ RAILS = {"ib-a": tuple(f"mlx5_{n}" for n in range(8))}
 
 def facts(name: str, here: Described | None = None, **settings: object) -> Facts:
     given = NodeAgentSettings(data_dir=Path("/nowhere/at/all"), **settings)  # type: ignore[arg-type]
-    found = checkup.gather(here or described(name), given, ("llamacpp", "sim"))
+    found = diagnostics.gather(here or described(name), given, ("llamacpp", "sim"))
     # What is of the machine below the tests and not of the recorded one.
     return msgspec.structs.replace(
         found, disk_free_mb=500_000, memlock_bytes=None, modules=("ib_uverbs", "nvidia_peermem")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from libs.events.node import Errand
 from libs.events.views import ErrandWanted
-from services.nodeagent.core.errands import ErrandRecord, due
+from services.nodeagent.core.operations import ErrandRecord, due
 
 RESTART = Errand(kind="restart_agent")
 

@@ -8,10 +8,15 @@ import msgspec
 import pytest
 
 from libs.events.machine import Imex
-from services.nodeagent.adapters.fabric import Ports, ScanFailed, distances, scan
-from services.nodeagent.adapters.imex import imex
-from services.nodeagent.core import fabric, topology
-from services.nodeagent.simulation.surroundings import Said
+from services.nodeagent.adapters.gpu.imex import imex
+from services.nodeagent.adapters.host.fabric import (
+    Ports,
+    ScanFailed,
+    distances,
+    scan,
+)
+from services.nodeagent.core.machine import fabric, topology
+from services.nodeagent.simulation.host_access import Said
 
 from .machines import NAMES, described
 

@@ -10,13 +10,13 @@ import psutil
 import pytest
 
 from libs.events.machine import Gpu
-from services.nodeagent.adapters import machine
-from services.nodeagent.adapters.exporter import Exporter
-from services.nodeagent.adapters.nvml import Nvml, _Known
-from services.nodeagent.adapters.nvml_samples import Sampler
-from services.nodeagent.background import Background
+from services.nodeagent.adapters.gpu.dcgm_exporter import Exporter
+from services.nodeagent.adapters.gpu.nvml import Nvml, _Known
+from services.nodeagent.adapters.gpu.nvml_samples import Sampler
+from services.nodeagent.adapters.host import machine
+from services.nodeagent.machine.polling import Background
+from services.nodeagent.simulation.host_access import Described, Description
 from services.nodeagent.simulation.nvml import Card, Library
-from services.nodeagent.simulation.surroundings import Described, Description
 
 GIB = 2**30
 

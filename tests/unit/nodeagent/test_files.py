@@ -17,12 +17,12 @@ from libs.events.questions import AskLogs
 from libs.events.refusal import Refused
 from libs.events.shard import ShardStarting
 from libs.testing.waiting import eventually
-from services.nodeagent.adapters import output
-from services.nodeagent.adapters.lock import DataFolder, FolderInUse
-from services.nodeagent.adapters.outbox import Outbox
-from services.nodeagent.adapters.shard_files import ShardFiles
-from services.nodeagent.core.record import EngineProcess, ShardRecord
-from services.nodeagent.log_lines import AgentLines, LogLines
+from services.nodeagent.adapters.disk.lock import DataFolder, FolderInUse
+from services.nodeagent.adapters.disk.outbox import Outbox
+from services.nodeagent.adapters.disk.shard_files import ShardFiles
+from services.nodeagent.adapters.engine import output
+from services.nodeagent.core.shard.record import EngineProcess, ShardRecord
+from services.nodeagent.questions import AgentLines, LogLines
 
 from .wanted import shard
 
@@ -51,7 +51,7 @@ async def test_facts_wait_on_disk_while_the_bus_is_away_and_go_out_in_order(
         return await append(message, cause=cause)
 
     monkeypatch.setattr(bus, "append", sometimes)
-    monkeypatch.setattr("services.nodeagent.adapters.outbox._RETRY_S", 0.01)
+    monkeypatch.setattr("services.nodeagent.adapters.disk.outbox._RETRY_S", 0.01)
     first = Outbox(tmp_path)
     first.start(bus)
     for n in (1, 2):
@@ -206,7 +206,7 @@ async def test_logs_of_the_agent_and_of_shards(tmp_path: Path) -> None:
 async def test_an_outbox_finds_that_the_log_has_forgotten_what_it_sent(
     tmp_path: Path, memory_cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.nodeagent.adapters.outbox.LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr("services.nodeagent.adapters.disk.outbox.LOOK_EVERY_S", 0.02)
     monkeypatch.setattr("libs.bus.remembered.LOOK_AGAIN_S", 0.01)
     told = asyncio.Event()
     box = Outbox(tmp_path, told.set)

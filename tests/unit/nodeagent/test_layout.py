@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.nodeagent.core.layout import Layout, fell_back, of_llamacpp
+from services.nodeagent.core.shard.offload import Layout, fell_back, of_llamacpp
 
 CPU = """
 0.01.731.926 I print_info: n_layer               = 18

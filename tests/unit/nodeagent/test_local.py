@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from services.nodeagent.adapters.local import look
-from services.nodeagent.adapters.store import Rejected
+from services.nodeagent.adapters.weights.local import look
+from services.nodeagent.adapters.weights.store import Rejected
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from libs.events.views import LoraWanted
 from services.nodeagent.core.engines import LlamaCpp, Lora, Sim
-from services.nodeagent.core.weights import used_by
+from services.nodeagent.core.shard.weights import used_by
 
 from .test_adapters import COMFY, GANG, GPUS, PLACE, RECORDED, SGLANG, TRTLLM, UUIDS, VLLM, after, options, wants
 from .wanted import gguf, shard, weights

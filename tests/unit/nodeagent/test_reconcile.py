@@ -5,8 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.nodeagent.core.reconcile import Forget, Start, Stop, newer, reconcile
-from services.nodeagent.core.record import ENDED, Phase, ShardRecord
+from services.nodeagent.core.shard.reconcile import (
+    Forget,
+    Start,
+    Stop,
+    newer,
+    reconcile,
+)
+from services.nodeagent.core.shard.record import ENDED, Phase, ShardRecord
 
 from .wanted import desired, shard
 

@@ -14,18 +14,18 @@ import pytest
 
 from libs.events import encode
 from libs.events.machine import ChipUse, ForeignProcess, GpuSample, GpuWear, MachineSample
-from services.nodeagent.adapters import memory_rate
-from services.nodeagent.adapters.exporter import Exporter
-from services.nodeagent.adapters.fabric import Ports
-from services.nodeagent.adapters.memory_rate import MemoryRate
-from services.nodeagent.adapters.nvml import Nvml
-from services.nodeagent.adapters.nvml_samples import Sampler, Xids
-from services.nodeagent.adapters.sensors import SensorReadings, Sensors
-from services.nodeagent.adapters.surroundings import ThisMachine
-from services.nodeagent.core import cards, dcgm
-from services.nodeagent.hardware import Hardware
+from services.nodeagent.adapters.gpu.dcgm_exporter import Exporter
+from services.nodeagent.adapters.gpu.nvml import Nvml
+from services.nodeagent.adapters.gpu.nvml_samples import Sampler, Xids
+from services.nodeagent.adapters.host import memory_rate
+from services.nodeagent.adapters.host.fabric import Ports
+from services.nodeagent.adapters.host.host_access import ThisMachine
+from services.nodeagent.adapters.host.memory_rate import MemoryRate
+from services.nodeagent.adapters.host.sensors import SensorReadings, Sensors
+from services.nodeagent.core.machine import cards, dcgm
+from services.nodeagent.machine.hardware import Hardware
 from services.nodeagent.settings import NodeAgentSettings
-from services.nodeagent.simulation.surroundings import Described, Description
+from services.nodeagent.simulation.host_access import Described, Description
 
 from .machines import NAMES, described
 
@@ -42,7 +42,7 @@ def test_a_card_of_today_tells_everything(monkeypatch: pytest.MonkeyPatch) -> No
     here = described("h100-sxm-8")
     reading = sampler(here)
     assert reading.samples(frozenset(), {})[0].use is None, "these counters are differences"
-    monkeypatch.setattr("services.nodeagent.adapters.nvml_samples._SLOW_S", 0.0)
+    monkeypatch.setattr("services.nodeagent.adapters.gpu.nvml_samples._SLOW_S", 0.0)
     first = reading.samples(frozenset(), {})[0]
     assert first.use == ChipUse(
         source="gpm", sm_active_percent=41.5, sm_occupancy_percent=22.0, tensor_active_percent=3.2,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from libs.events.library import WeightFile
-from services.nodeagent.adapters.store import Rejected, Store
-from services.nodeagent.core.weights import removal_refusal
+from services.nodeagent.adapters.weights.store import Rejected, Store
+from services.nodeagent.core.shard.weights import removal_refusal
 from tests.integration.nodeagent.files import file_of
 from tests.unit.nodeagent.wanted import weights
 

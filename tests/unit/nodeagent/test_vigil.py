@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from services.nodeagent import vigil as module
 from services.nodeagent.core.engines.sim import Sim
-from services.nodeagent.core.readings import Readings
-from services.nodeagent.vigil import Vigil
+from services.nodeagent.core.shard.engine_metrics import Readings
+from services.nodeagent.shard import liveness as module
+from services.nodeagent.shard.liveness import Vigil
 
 from .wanted import shard
 

@@ -16,8 +16,8 @@ from cli.models import explained
 from libs.events.commands import CapRack
 from libs.events.machine import EngineFound
 from libs.events.model import ModelSpec, Profile
-from services.scheduler.core.hearing import Heard
-from services.scheduler.core.story import explain
+from services.scheduler.core.inputs.heartbeats import Heard
+from services.scheduler.core.views.history import explain
 
 from .harness import FakeMachine, World, cpu_profile, gangs_are_together, model_spec, no_double_holding
 

@@ -17,19 +17,24 @@ from libs.events.model import ModelSpec, ModelUnplaced, Profile, Scaling
 from libs.events.refusal import Refused
 from libs.events.shard import ShardAdopted, ShardFailed, ShardLoading, ShardReady, ShardStarting, ShardStopped
 from libs.events.views import ShardWanted
-from services.scheduler.core import look
-from services.scheduler.core.decide import decide
-from services.scheduler.core.demand import wanted as wanted_of
-from services.scheduler.core.evolve import evolve
-from services.scheduler.core.hearing import Heard
-from services.scheduler.core.reconcile import Reconciler
-from services.scheduler.core.state import Model, Replica, State
-from services.scheduler.core.traffic import PACES_LEAST, ModelUse, ReplicaUse, Traffic
-from services.scheduler.core.views import route, wanted_on
+from services.scheduler.core.commands.decide import decide
+from services.scheduler.core.inputs.heartbeats import Heard
+from services.scheduler.core.inputs.traffic import (
+    PACES_LEAST,
+    ModelUse,
+    ReplicaUse,
+    Traffic,
+)
+from services.scheduler.core.reconciler import model_reconciler
+from services.scheduler.core.reconciler.demand import wanted as wanted_of
+from services.scheduler.core.reconciler.reconcile import Reconciler
+from services.scheduler.core.state.evolve import evolve
+from services.scheduler.core.state.state import Model, Replica, State
+from services.scheduler.core.views.views import route, wanted_on
 
 # What gateways do changes without an event: here it is looked at all the time, so that what a leader remembers can be
 # held against what one that remembers nothing decides.
-look.LOOK_AGAIN_FOR_USE = timedelta(0)
+model_reconciler.LOOK_AGAIN_FOR_USE = timedelta(0)
 
 START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 

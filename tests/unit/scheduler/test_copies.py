@@ -6,9 +6,9 @@ from copy import deepcopy
 
 import pytest
 
-from services.scheduler.core.evolve import evolve
-from services.scheduler.core.reconcile import Reconciler
-from services.scheduler.core.state import State
+from services.scheduler.core.reconciler.reconcile import Reconciler
+from services.scheduler.core.state.evolve import evolve
+from services.scheduler.core.state.state import State
 from tests.simulate.story import Story
 
 from .harness import World, gpu_profile, model_spec

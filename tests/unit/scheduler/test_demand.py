@@ -36,10 +36,10 @@ from libs.events.model import (
     Scaling,
 )
 from libs.events.replica import ReplicaDraining, ReplicaFailed, ReplicaPlaced
-from services.scheduler.core.evolve import evolve
-from services.scheduler.core.reconcile import Reconciler
-from services.scheduler.core.state import State
-from services.scheduler.core.views import model_view, route
+from services.scheduler.core.reconciler.reconcile import Reconciler
+from services.scheduler.core.state.evolve import evolve
+from services.scheduler.core.state.state import State
+from services.scheduler.core.views.views import model_view, route
 
 from .harness import (
     World,
@@ -515,7 +515,7 @@ def served(world: World, requests: int, failed: int = 0, ttft_ms: float = 100.0,
     for replica in world.replicas("m", "ready"):
         trial = world.model().trial
         if (trial is not None and replica.fingerprint == trial.fingerprint) == canary:
-            from services.scheduler.core.traffic import ReplicaUse
+            from services.scheduler.core.inputs.traffic import ReplicaUse
 
             world.uses[replica.replica_id] = ReplicaUse(
                 requests=requests, failed=failed, first_tokens=requests, first_tokens_ms=ttft_ms * requests

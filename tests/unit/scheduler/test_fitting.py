@@ -13,8 +13,8 @@ from libs.events.library import LibraryVersion, VersionAdded
 from libs.events.machine import EngineFound
 from libs.events.model import ModelSpec, Profile
 from libs.events.replica import ReplicaMeasured
-from services.scheduler.core.fitting import problems_of_headers
-from services.scheduler.core.story import explain
+from services.scheduler.core.placement.memory_fit import problems_of_headers
+from services.scheduler.core.views.history import explain
 from tests.unit.fit.models import gemma, published
 
 from .harness import World, cpu_profile, gpu_profile, model_spec

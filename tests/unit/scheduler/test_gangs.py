@@ -9,7 +9,7 @@ import pytest
 
 from libs.events.model import ModelUnplaced
 from libs.events.replica import ReplicaFailed, ReplicaPlaced
-from services.scheduler.core.views import route, wanted_on
+from services.scheduler.core.views.views import route, wanted_on
 
 from .harness import (
     World,

@@ -9,7 +9,7 @@ import pytest
 
 from libs.events.usage import GatewayRates, RequestRecord, UsageBatch
 from services.scheduler.adapters.gateways import Gateways
-from services.scheduler.core.traffic import ReplicaUse, Traffic
+from services.scheduler.core.inputs.traffic import ReplicaUse, Traffic
 
 AT = datetime(2026, 11, 29, tzinfo=UTC)
 

@@ -11,9 +11,9 @@ from libs.events.commands import CordonNode
 from libs.events.machine import Gpu
 from libs.events.model import AntiAffinity, ModelSpec, Profile
 from libs.events.replica import ShardPlacement
-from services.scheduler.core.hearing import Heard, Hearing
-from services.scheduler.core.placement import Placing, place
-from services.scheduler.core.room import Room, usable_memory_mb
+from services.scheduler.core.inputs.heartbeats import Heard, Hearing
+from services.scheduler.core.placement.capacity import Room, usable_memory_mb
+from services.scheduler.core.placement.placement import Placing, place
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
 

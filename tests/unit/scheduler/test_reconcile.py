@@ -18,8 +18,8 @@ from libs.events.replica import (
     ReplicaStopped,
 )
 from libs.events.shard import ShardAdopted, ShardReady, ShardStarting, ShardStopped
-from services.scheduler.core import look
-from services.scheduler.core.views import route
+from services.scheduler.core.reconciler import model_reconciler
+from services.scheduler.core.views.views import route
 
 from .harness import World, cpu_profile, gpu_profile, index_follows_facts, model_spec, no_double_holding, really_free
 
@@ -237,7 +237,7 @@ def test_a_start_without_progress_fails_with_its_phase(world: World) -> None:
 
 
 def test_an_engine_whose_memory_grows_makes_progress(world: World) -> None:
-    from services.scheduler.core.hearing import Heard
+    from services.scheduler.core.inputs.heartbeats import Heard
 
     machine = world.machine()
     machine.stuck.add("m")
@@ -255,7 +255,7 @@ def test_an_engine_whose_memory_grows_makes_progress(world: World) -> None:
 
 def test_weights_that_still_arrive_are_progress(world: World) -> None:
     from libs.events import shard as facts
-    from services.scheduler.core.hearing import Heard
+    from services.scheduler.core.inputs.heartbeats import Heard
 
     world.machine("cpu-1")
     world.machines.clear()
@@ -647,13 +647,13 @@ def test_a_fact_about_one_model_makes_the_leader_look_at_that_one(
         world.define(model_spec(f"m{i}"))
     world.settle(40)
     looked: list[str] = []
-    decide = look.Look.decide
+    decide = model_reconciler.Look.decide
 
-    def counted(self: look.Look) -> None:
+    def counted(self: model_reconciler.Look) -> None:
         looked.append(self.model.name)
         decide(self)
 
-    monkeypatch.setattr(look.Look, "decide", counted)
+    monkeypatch.setattr(model_reconciler.Look, "decide", counted)
     world.reconciler.react(world.state, world.hearing(), world.now)
     assert looked == []
     machine.crash(world.replicas("m7")[0].replica_id + "-0")

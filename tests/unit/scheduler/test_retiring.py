@@ -10,8 +10,8 @@ import pytest
 from libs.events.commands import DefineModel, DrainNode, RetireNode, StopModel
 from libs.events.library import MirrorRetired, VersionRemoved
 from libs.events.node import NodeDrained, NodeJoined, NodeLost, NodeRetired
-from services.scheduler.core.keeping import Kept, keep, restore
-from services.scheduler.core.state import State
+from services.scheduler.core.state.snapshot import Kept, keep, restore
+from services.scheduler.core.state.state import State
 
 from .harness import World, index_follows_facts, model_spec, no_double_holding
 

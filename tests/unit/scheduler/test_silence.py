@@ -11,8 +11,8 @@ from libs.events.machine import MachineErrandEnded
 from libs.events.node import Errand, NodeLost
 from libs.events.replica import ReplicaDraining, ReplicaLost, ReplicaPlaced, ReplicaRecovered, ReplicaStopped
 from libs.events.system import PlacingPaused, PlacingResumed
-from services.scheduler.core import silence
-from services.scheduler.core.views import route, wanted_on
+from services.scheduler.core.reconciler import silence
+from services.scheduler.core.views.views import route, wanted_on
 
 from .harness import World, gpu_profile, index_follows_facts, model_spec, silence_removes_nothing
 

@@ -10,10 +10,15 @@ from libs.events.questions import RackPower
 from libs.events.replica import ReplicaStopped
 from libs.events.system import RackCapped
 from libs.events.views import NodeView
-from services.scheduler.core.hearing import Heard
-from services.scheduler.core.node_views import node_view, racks
-from services.scheduler.core.story import explain
-from services.scheduler.core.views import model_view, route, wanted_on, with_progress
+from services.scheduler.core.inputs.heartbeats import Heard
+from services.scheduler.core.views.history import explain
+from services.scheduler.core.views.node_views import node_view, racks
+from services.scheduler.core.views.views import (
+    model_view,
+    route,
+    wanted_on,
+    with_progress,
+)
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
 

@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..raw import ABSENT, present
-from ..spelling import Halves, decoded, marked
-from ..usage import Usage, Used
-from .events import BadStream, Events
-from .stops import Stop
+from services.gateway.core.json.lossless import Halves, decoded, marked
+from services.gateway.core.json.raw import ABSENT, present
+from services.gateway.core.sse.events import BadStream, Events
+from services.gateway.core.usage.engine_usage import Usage, Used
+
+from .stop_reasons import Stop
 
 Sort = Literal["thinking", "text", "refusal", "tool"]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..spelling import encoded
-from ..usage import Used
-from .counts import chat_usage
-from .events import unnamed
-from .fields import Json
+from services.gateway.core.json.fields import Json
+from services.gateway.core.json.lossless import encoded
+from services.gateway.core.sse.events import unnamed
+from services.gateway.core.usage.engine_usage import Used
+
+from .token_counts import chat_usage
 
 
 class ChatWriter:

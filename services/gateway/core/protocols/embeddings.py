@@ -14,9 +14,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..body import edited
-from .events import BadStream
-from .fields import Json, decoded, unmappable, wrong
+from services.gateway.core.json.fields import (
+    Json,
+    decoded,
+    unmappable,
+    wrong,
+)
+from services.gateway.core.request.body import edited
+from services.gateway.core.sse.events import BadStream
 
 Format = Literal["float", "base64"]
 

@@ -6,11 +6,19 @@ from typing import Any
 
 import msgspec
 
-from ..body import edited
-from ..spelling import encoded
-from ..usage import Used
-from .events import BadStream
-from .fields import Json, decoded, items, missing, number, text, wrong
+from services.gateway.core.json.fields import (
+    Json,
+    decoded,
+    items,
+    missing,
+    number,
+    text,
+    wrong,
+)
+from services.gateway.core.json.lossless import encoded
+from services.gateway.core.request.body import edited
+from services.gateway.core.sse.events import BadStream
+from services.gateway.core.usage.engine_usage import Used
 
 
 def request(body: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .fields import Json
+from services.gateway.core.json.fields import Json
 
 Thinking = Literal["pass", "reasoning", "drop"]
 """How a backend takes the thinking of earlier turns.

@@ -10,9 +10,8 @@ import msgspec
 from libs.events.machine import FabricPort, Gpu
 from libs.events.views import ShardWanted
 from libs.tuning import argument_problems, environment_problems, option_problems
-
-from ..layout import Layout
-from ..readings import MetricNames, Readings, read
+from services.nodeagent.core.shard.engine_metrics import MetricNames, Readings, read
+from services.nodeagent.core.shard.offload import Layout
 
 
 class Lora(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,9 +8,9 @@ import msgspec
 
 from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
+from services.nodeagent.core.shard.engine_metrics import Readings
+from services.nodeagent.core.shard.offload import Layout
 
-from ..layout import Layout
-from ..readings import Readings
 from .base import Place, no_loras, unsafe
 from .python_environment import isolated
 

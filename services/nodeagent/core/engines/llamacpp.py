@@ -9,9 +9,9 @@ import msgspec
 from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
 from libs.tuning.options import BATCH, STEP, has, whole_inputs
+from services.nodeagent.core.shard.engine_metrics import MetricNames
+from services.nodeagent.core.shard.offload import Layout, of_llamacpp
 
-from ..layout import Layout, of_llamacpp
-from ..readings import MetricNames
 from .base import Place, Prometheus, cores_for, misunderstood, no_loras, unsafe
 
 

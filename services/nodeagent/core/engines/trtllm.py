@@ -8,8 +8,8 @@ import msgspec
 
 from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
+from services.nodeagent.core.shard.engine_metrics import MetricNames
 
-from ..readings import MetricNames
 from .base import Place, Prometheus, folder_of_safetensors, no_loras, shape, stages, unsafe, width
 from .python_environment import isolated
 

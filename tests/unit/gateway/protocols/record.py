@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from services.gateway.core.errors import Fault
-from services.gateway.core.protocols import (
+from services.gateway.core.json.fields import Translated
+from services.gateway.core.protocols.anthropic_messages import (
     chat_to_message,
     chat_to_messages,
-    chat_to_response,
-    chat_to_responses,
     message_to_chat,
     messages_to_chat,
+)
+from services.gateway.core.protocols.openai_responses import (
+    chat_to_response,
+    chat_to_responses,
     response_to_chat,
     responses_to_chat,
 )
-from services.gateway.core.protocols.fields import Translated
 
 from . import engines
 from .conversations import CHAT, MESSAGES, RESPONSES, Json, clock

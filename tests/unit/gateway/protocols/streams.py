@@ -11,12 +11,12 @@ from pathlib import Path
 
 from services.gateway.core.engine_errors import fault_in
 from services.gateway.core.errors import event_of
-from services.gateway.core.protocols.chat_to_message import MessageEvents, MessageShape
-from services.gateway.core.protocols.chat_to_response import ResponseEvents, shape_of
-from services.gateway.core.protocols.message_to_chat import ChatOfMessageEvents
-from services.gateway.core.protocols.response_to_chat import ChatOfResponseEvents
-from services.gateway.core.sse import EventStream
-from services.gateway.core.usage import Used
+from services.gateway.core.protocols.anthropic_messages.chat_to_message import MessageEvents, MessageShape
+from services.gateway.core.protocols.anthropic_messages.message_to_chat import ChatOfMessageEvents
+from services.gateway.core.protocols.openai_responses.chat_to_response import ResponseEvents, shape_of
+from services.gateway.core.protocols.openai_responses.response_to_chat import ChatOfResponseEvents
+from services.gateway.core.sse.event_stream import EventStream
+from services.gateway.core.usage.engine_usage import Used
 
 from .conversations import Json, clock
 from .record import events, written

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gateway.core.errors import upstream_broken
-from services.gateway.core.protocols import chat_to_message, chat_to_response, message_to_chat, response_to_chat
+from services.gateway.core.protocols.anthropic_messages import chat_to_message, message_to_chat
 from services.gateway.core.protocols.blocks import ChatStream
-from services.gateway.core.protocols.events import BadStream
-from services.gateway.core.sse import EventStream
-from services.gateway.core.usage import Used
+from services.gateway.core.protocols.openai_responses import chat_to_response, response_to_chat
+from services.gateway.core.sse.event_stream import EventStream
+from services.gateway.core.sse.events import BadStream
+from services.gateway.core.usage.engine_usage import Used
 
 from . import engines
 from .conversations import CALLS, CHAT, MESSAGES, Json, clock

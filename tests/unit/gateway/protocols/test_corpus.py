@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from services.gateway.core.protocols import chat_to_message, chat_to_response, messages_to_chat, responses_to_chat
+from services.gateway.core.protocols.anthropic_messages import chat_to_message, messages_to_chat
+from services.gateway.core.protocols.openai_responses import chat_to_response, responses_to_chat
 
 from . import engines
 from .conversations import CHAT, MESSAGES, RESPONSES, Json, assistant, clock, result, user

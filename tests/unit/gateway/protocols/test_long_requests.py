@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from services.gateway.core.engine_errors import fault_in
-from services.gateway.core.protocols import messages_to_chat, responses_to_chat
-from services.gateway.core.protocols.partial import value_of_cut
+from services.gateway.core.protocols.anthropic_messages import messages_to_chat
+from services.gateway.core.protocols.openai_responses import responses_to_chat
+from services.gateway.core.protocols.tool_arguments import value_of_cut
 
 MANY = 20_000
 LONG = "x" * 1_000_000

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from services.gateway.core.protocols import chat_to_message, chat_to_response
-from services.gateway.core.protocols.chat_to_message import MessageEvents, MessageShape
-from services.gateway.core.protocols.chat_to_response import ResponseEvents, shape_of
-from services.gateway.core.protocols.events import BadStream, Events
-from services.gateway.core.protocols.message_to_chat import ChatOfMessageEvents
+from services.gateway.core.protocols.anthropic_messages import chat_to_message
+from services.gateway.core.protocols.anthropic_messages.chat_to_message import MessageEvents, MessageShape
+from services.gateway.core.protocols.anthropic_messages.message_to_chat import ChatOfMessageEvents
+from services.gateway.core.protocols.openai_responses import chat_to_response
+from services.gateway.core.protocols.openai_responses.chat_to_response import ResponseEvents, shape_of
+from services.gateway.core.sse.events import BadStream, Events
 
 from .conversations import Json, clock
 

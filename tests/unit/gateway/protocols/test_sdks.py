@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from services.gateway.core.errors import Fault, upstream_broken
-from services.gateway.core.protocols.chat_to_message import MessageEvents, shape_of
-from services.gateway.core.protocols.messages_errors import TYPES, error_object
+from services.gateway.core.protocols.anthropic_messages.chat_to_message import MessageEvents, shape_of
+from services.gateway.core.protocols.anthropic_messages.errors import TYPES, error_object
 
 from . import engines
 from .conversations import CHAT, HELLO, MESSAGES, RESPONSES, Json

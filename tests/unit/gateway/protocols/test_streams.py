@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.gateway.core.protocols.anthropic_messages.chat_to_message import MessageEvents, MessageShape
 from services.gateway.core.protocols.blocks import ChatStream
-from services.gateway.core.protocols.chat_to_message import MessageEvents, MessageShape
-from services.gateway.core.protocols.chat_to_response import ResponseEvents, shape_of
-from services.gateway.core.protocols.events import BadStream, Events
+from services.gateway.core.protocols.openai_responses.chat_to_response import ResponseEvents, shape_of
+from services.gateway.core.sse.events import BadStream, Events
 
 from .conversations import CHAT, MESSAGES, RESPONSES, Json, clock
 from .engines import chat_stream, dumped

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.core import spelling
 from services.gateway.core.errors import Fault
-from services.gateway.core.protocols import counting, embeddings, rerank
+from services.gateway.core.json import lossless
+from services.gateway.core.json.fields import decoded as decoded_request
+from services.gateway.core.protocols import embeddings, rerank, tokenize
 from services.gateway.core.protocols.embeddings import Wanted
-from services.gateway.core.protocols.events import BadStream
-from services.gateway.core.protocols.fields import decoded as decoded_request
-from services.gateway.core.protocols.partial import value_of, value_of_cut
+from services.gateway.core.protocols.tool_arguments import value_of, value_of_cut
+from services.gateway.core.sse.events import BadStream
 
 FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -179,25 +179,25 @@ def test_rankings_that_are_none_are_said_to_be_bad(payload: bytes) -> None:
 
 def test_tokens_are_counted_of_the_prompt_as_it_is_rendered() -> None:
     chat = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": [{}], "max_tokens": 5}
-    sent = json.loads(counting.request(chat))
+    sent = json.loads(tokenize.request(chat))
     assert sent == {"model": "m", "messages": chat["messages"], "tools": [{}], "add_generation_prompt": True}
-    assert counting.count(b'{"count": 7, "max_model_len": 9, "tokens": [1]}') == 7
-    assert counting.count(b'{"tokens": [1, 2]}') == 2
+    assert tokenize.count(b'{"count": 7, "max_model_len": 9, "tokens": [1]}') == 7
+    assert tokenize.count(b'{"tokens": [1, 2]}') == 2
     for payload in (b"{}", b"[]", b"x"):
         with pytest.raises(BadStream):
-            counting.count(payload)
-    assert counting.answer(7) == b'{"input_tokens":7}'
+            tokenize.count(payload)
+    assert tokenize.answer(7) == b'{"input_tokens":7}'
 
 
 def test_the_prompt_of_a_request_is_counted_whichever_it_is() -> None:
     chat = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
-    path, body = counting.prompt(json.dumps(chat).encode()) or ("", b"")
-    assert (path, json.loads(body)) == ("/tokenize", json.loads(counting.request(chat)))
-    path, body = counting.prompt(b'{"model": "m", "prompt": "Once", "stream": true}') or ("", b"")
+    path, body = tokenize.prompt(json.dumps(chat).encode()) or ("", b"")
+    assert (path, json.loads(body)) == ("/tokenize", json.loads(tokenize.request(chat)))
+    path, body = tokenize.prompt(b'{"model": "m", "prompt": "Once", "stream": true}') or ("", b"")
     sent = json.loads(body)
     assert (path, sent["model"], sent["prompt"], sent["content"]) == ("/tokenize", "m", "Once", "Once")
-    assert counting.further(path, body, b'{"tokens": [1]}') is None
-    assert counting.prompt(b'{"model": "m", "prompt": [1, 2]}') is None
+    assert tokenize.further(path, body, b'{"tokens": [1]}') is None
+    assert tokenize.prompt(b'{"model": "m", "prompt": [1, 2]}') is None
 
 
 JSON = st.recursive(
@@ -231,5 +231,5 @@ def test_arguments_that_were_not_cut_are_never_shortened(text: str) -> None:
 )
 def test_numbers_keep_their_spelling(number: str) -> None:
     text = f'{{"id":{number}}}'
-    assert spelling.encoded(value_of(text)).decode() == text
-    assert spelling.encoded(decoded_request(text.encode())).decode() == text
+    assert lossless.encoded(value_of(text)).decode() == text
+    assert lossless.encoded(decoded_request(text.encode())).decode() == text

@@ -1,0 +1,99 @@
+"""Reading JSON whose shape a client promises: what is wrong is a 400 that names the field.
+
+``at`` is the path of a value as clients write it: ``messages.0.content.1.type``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from services.gateway.core.errors import Fault, bad_body, too_deep
+
+from .lossless import Number, encoded
+
+Json = dict[str, Any]
+
+_NAMES = {dict: "an object", list: "an array", str: "text", bool: "true or false", int: "a number", float: "a number"}
+_decoder = msgspec.json.Decoder(dict[str, Any], float_hook=Number)
+
+
+def decoded(body: bytes) -> Json:
+    """The request in ``body``, numbers as they were spelt. Raises Fault."""
+    try:
+        return _decoder.decode(body)
+    except msgspec.ValidationError as problem:
+        said = str(problem)
+        raise bad_body(
+            f"The body must be one JSON object: {said[:1].lower()}{said[1:]}.", code="invalid_type"
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise bad_body(f"The body is not valid JSON: {problem}. Send one JSON object.", code="invalid_json") from None
+    except RecursionError:
+        raise too_deep() from None
+
+
+def wrong(at: str, found: Any, wanted: str) -> Fault:
+    """A field holds something else than it should."""
+    kind = _NAMES.get(type(found), "null")
+    return bad_body(f"{at}: send {wanted} here; {kind} was found.", param=at, code="invalid_type")
+
+
+def missing(at: str) -> Fault:
+    return bad_body(f"{at}: this field is required and was not sent.", param=at, code="missing_required_parameter")
+
+
+def unmappable(at: str, what: str) -> Fault:
+    """A field asks for something the engine behind this gateway cannot be asked for."""
+    return bad_body(f"{at}: {what}", param=at, code="unsupported_parameter")
+
+
+def text(value: Any, at: str) -> str:
+    if not isinstance(value, str):
+        raise missing(at) if value is None else wrong(at, value, "text")
+    return value
+
+
+def fields(value: Any, at: str) -> Json:
+    if not isinstance(value, dict):
+        raise missing(at) if value is None else wrong(at, value, "an object")
+    return value
+
+
+def items(value: Any, at: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise missing(at) if value is None else wrong(at, value, "an array")
+    return value
+
+
+def number(value: Any, at: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise missing(at) if value is None else wrong(at, value, "a whole number")
+    return value
+
+
+def one_of(value: Any, meanings: Mapping[str, str], at: str) -> str:
+    """What a word means in the other protocol."""
+    found = meanings.get(text(value, at))
+    if found is None:
+        raise unmappable(at, f"{value!r} is none of {', '.join(meanings)}")
+    return found
+
+
+def left_out(value: Json, known: Collection[str], at: str, warnings: list[str]) -> None:
+    """Say of the fields of an object that are not ``known`` that they are not passed on; not of empty ones."""
+    for name, inner in value.items():
+        if name not in known and inner not in (None, False, "", [], {}):
+            warnings.append(f"{at}.{name} has no meaning for this model and was left out")
+
+
+class Translated(msgspec.Struct):
+    """A request in another protocol, and what of it could not be said there: sentences for the client."""
+
+    body: Json
+    warnings: list[str] = []
+
+    def encoded(self) -> bytes:
+        return encoded(self.body)

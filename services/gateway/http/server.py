@@ -1,0 +1,374 @@
+"""The HTTP server clients speak to: uvicorn on uvloop and httptools, on a socket that is already open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import socket
+from collections.abc import Callable, Generator
+from typing import Any, Literal, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from libs.bus import supervise
+
+from .connection_balance import Crowd
+
+log = logging.getLogger("llmgw.gateway")
+
+ON_DISCONNECT = "llmgw.on_disconnect"
+"""Key of a scope: a function that is called once when the client's connection ends before the answer does."""
+
+
+HOLD_HEAD = "llmgw.hold_head"
+"""Key of a scope: a function after which what is written next goes out together with what is written after it."""
+
+
+WRITE_PAUSED = "llmgw.write_paused"
+"""Key of a scope: a function that says whether the client does not take what is written to it."""
+
+
+PUSH = "llmgw.push"
+"""Key of a scope: a function that writes more of a body that has begun, at once. ASGI's own way takes a coroutine."""
+
+
+HEAD_BYTES = 64 * 1024
+"""A request's head may be so long, and what came in one piece with its end."""
+BODY_S = 60.0
+"""A client that began to send a body and then sends nothing for so long is hung up on."""
+WHOLE_BODY_S = 900.0
+"""20 MiB at 24 kB/s: whoever is slower than that is hung up on too."""
+TAKES_NOTHING_S = 120.0
+"""A client that takes nothing of its answer for so long is hung up on: it holds an engine's slot."""
+LINGER_S = 5.0
+"""How long what a client still sends is read and dropped after it was answered early: closed at once, the answer might
+be lost on its way. Who has sent it to its end by then keeps the connection."""
+LOOKED_AT_EVERY_S = 1.0
+LEFT_TO_OTHERS_S = 0.002
+"""How long a connection is left to workers with fewer, for each that this one has more. An idle one takes it in a
+twentieth of that; on a busy machine it may be long before it gets its turn."""
+LEFT_MOST_S = 0.02
+NO_MORE_S = 0.1
+"""How long nothing is accepted after the system had no room for another connection."""
+UNABLE_S = 0.1
+"""How often a worker that can answer nothing looks whether it can again."""
+_TOO_LONG = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    b"content-length: 34\r\nconnection: close\r\n\r\nThe head of a request is too long."
+)
+
+
+class _Joining:
+    """A transport that can put an answer's head and the beginning of its body into one write, and one packet.
+
+    ``late`` says whether the client is still sending when the connection is closed: then only our side of it is.
+    """
+
+    __slots__ = ("_closed", "_held", "_hold", "_late", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, late: Callable[[], bool]) -> None:
+        self._transport = transport
+        self._late = late
+        self._closed = False
+        self._hold = False
+        self._held = b""
+
+    def hold(self) -> None:
+        self._hold = True
+
+    def write(self, data: bytes) -> None:
+        if self._hold:
+            self._hold = False
+            self._held = data
+        elif self._held:
+            data = self._held + data
+            self._held = b""
+            self._transport.write(data)
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._held:
+            self._transport.write(self._held)
+            self._held = b""
+        if self._closed or not self._late():
+            self._transport.close()
+        else:
+            self._transport.write_eof()
+        self._closed = True
+
+    def is_closing(self) -> bool:
+        return self._closed or self._transport.is_closing()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class ClientConnection(HttpToolsProtocol):
+    """uvicorn's, which also calls back when a client leaves, joins heads and bodies, and has only so much patience.
+
+    ASGI alone needs a waiting task for each request for the first, and cannot do the others.
+    """
+
+    _awaited: Literal["head", "body"] | None = "head"
+    """What the client has begun to send and not ended; a new connection owes a head."""
+    _since = 0.0
+    """Loop time since when it is awaited, or at which the last of a body came."""
+    _began = 0.0
+    _head_bytes = 0
+    _answered_at: float | None = None
+    """Closed on our side while the client was still sending."""
+    _early_since: float | None = None
+    """Loop time at which a request was answered that the client had not sent to its end."""
+    _stuck: tuple[int, float] | None = None
+    """Bytes the client does not take, and since when."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._joining = _Joining(transport, self._late)
+        self._unfinished: list[RequestResponseCycle] = []
+        """Being answered, or waiting for that because they were sent ahead of the answer before them."""
+        self._since = self.loop.time()
+        super().connection_made(cast(asyncio.Transport, self._joining))
+
+    def data_received(self, data: bytes) -> None:
+        if self._awaited == "body":
+            self._since = self.loop.time()
+        super().data_received(data)
+        if self._awaited == "head":
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self._joining.write(_TOO_LONG)
+                self._joining.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._awaited, self._since, self._head_bytes = "head", self.loop.time(), 0
+        scope = cast("dict[str, Any]", self.scope)
+        scope[HOLD_HEAD] = self._joining.hold
+        scope[WRITE_PAUSED] = self._writes_wait
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._awaited, self._began = "body", self._since
+        self._unfinished = [cycle for cycle in self._unfinished if not cycle.response_complete]
+        self._unfinished.append(self.cycle)
+        cast("dict[str, Any]", self.scope)[PUSH] = functools.partial(self._push, self.cycle)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._awaited == "body" and self.cycle.response_complete:
+            self._early_since = self.loop.time()
+
+    def on_message_complete(self) -> None:
+        self._awaited = self._early_since = None
+        super().on_message_complete()
+        if self._answered_at is not None:
+            self._joining.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for cycle in self._unfinished:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+                scope = cast("dict[str, Any]", cycle.scope)
+                on_disconnect: Callable[[], None] | None = scope.get(ON_DISCONNECT)
+                if on_disconnect is not None:
+                    on_disconnect()
+        self._unfinished.clear()
+
+    def _push(self, cycle: RequestResponseCycle, data: bytes) -> None:
+        if not cycle.disconnected and not cycle.response_complete:
+            self._joining.write(b"%x\r\n%b\r\n" % (len(data), data) if cycle.chunked_encoding else data)
+
+    def _writes_wait(self) -> bool:
+        return self.flow.write_paused
+
+    def _late(self) -> bool:
+        if self._awaited != "body" or self._answered_at is not None:
+            return False
+        self._answered_at = self.loop.time()
+        self.flow.resume_reading()
+        return True
+
+    def look(self, now: float, head_s: float) -> None:
+        """Hang up on a client that keeps us waiting."""
+        if self._waits_too_long(now, head_s):
+            self._joining.abort()
+
+    def _waits_too_long(self, now: float, head_s: float) -> bool:
+        for since in (self._answered_at, self._early_since):
+            if since is not None:
+                return now - since > LINGER_S
+        if not self.flow.write_paused:
+            self._stuck = None
+        else:
+            held = self._joining.get_write_buffer_size()
+            if self._stuck is None or self._stuck[0] != held:
+                self._stuck = held, now
+            return now - self._stuck[1] > TAKES_NOTHING_S
+        owed = [cycle for cycle in self._unfinished if not cycle.response_complete]
+        if self.flow.read_paused or any(cycle is not self.cycle for cycle in owed):
+            return False  # it is we who do not read, or it is not yet this request's turn
+        if self._awaited == "head":
+            return not owed and now - self._since > head_s
+        if self._awaited == "body":
+            return now - self._since > BODY_S or now - self._began > WHOLE_BODY_S
+        return False
+
+
+class _Acceptor:
+    """Takes connections off a socket that several workers share: one in a turn of the loop, so that of a crowd each
+    worker gets a share, and a busy one a smaller one. The loop's own servers take all that wait, which can leave one
+    worker with every connection of a client and the other with none.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        make: Callable[[], asyncio.Protocol],
+        crowd: Crowd,
+        open_now: Callable[[], int],
+        able: Callable[[], bool],
+    ) -> None:
+        self._able = able
+        self._listening = listening
+        self._crowd = crowd
+        self._open_now = open_now
+        self._make = make
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[Any]] = set()
+        self._resuming: asyncio.TimerHandle | None = None
+        listening.setblocking(False)
+        self._resume()
+
+    def _resume(self) -> None:
+        if self._able():
+            self._crowd.takes(self._open_now() + len(self._opening))
+        self._loop.add_reader(self._listening, self._offered)
+
+    def _offered(self) -> None:
+        if not self._able() and self._crowd.left_to_others():
+            # To refuse takes no time: it would draw nearly every connection to the one that answers none.
+            self._loop.remove_reader(self._listening)
+            self._resuming = self._loop.call_later(UNABLE_S, self._resume)
+        elif surplus := self._crowd.surplus(self._open_now() + len(self._opening)):
+            self._loop.remove_reader(self._listening)
+            self._resuming = self._loop.call_later(min(LEFT_MOST_S, surplus * LEFT_TO_OTHERS_S), self._left)
+        else:
+            self._accept()
+
+    def _left(self) -> None:
+        self._resume()
+        self._accept()
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return  # another worker was faster, or the client has left
+        except OSError as error:
+            log.error("no connection can be taken for %g s: %s", NO_MORE_S, error)
+            self._loop.remove_reader(self._listening)
+            self._resuming = self._loop.call_later(NO_MORE_S, self._resume)
+            return
+        accepted.setblocking(False)
+        task = self._loop.create_task(self._loop.connect_accepted_socket(self._make, accepted))
+        self._opening.add(task)
+        task.add_done_callback(self._opened)
+
+    def _opened(self, task: asyncio.Task[Any]) -> None:
+        self._opening.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("a connection was not opened: %s", task.exception())
+
+    def close(self) -> None:
+        """Take no more."""
+        self._crowd.left_to_others()
+        if self._resuming is not None:
+            self._resuming.cancel()
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Signals are the service's matter."""
+        yield
+
+
+class HttpServer:
+    """Serves an ASGI application until it is stopped; requests in flight then have ``drain_s`` to end."""
+
+    def __init__(
+        self,
+        application: Any,
+        listening: socket.socket,
+        crowd: Crowd,
+        able: Callable[[], bool],
+        keep_alive_s: int,
+        drain_s: float,
+        fail: Callable[[str], None],
+    ) -> None:
+        """``able``: whether requests can be answered at all; while not, connections are left to other workers."""
+        self._able = able
+        self._fail = fail
+        config = uvicorn.Config(
+            application,
+            http=ClientConnection,
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=keep_alive_s,
+            timeout_graceful_shutdown=max(1, round(drain_s)),
+        )
+        self._server = _Server(config)
+        self._listening = listening
+        self._crowd = crowd
+        self._keep_alive_s = keep_alive_s
+        self._task: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._acceptor: _Acceptor | None = None
+
+    async def start(self) -> None:
+        self._task = supervise(lambda: self._server.serve(sockets=[]), name="the HTTP server", fail=self._fail)
+        while not self._server.started:
+            if self._task.done():
+                await self._task
+                raise RuntimeError("the HTTP server ended while it was starting")
+            await asyncio.sleep(0.005)
+        self._acceptor = _Acceptor(self._listening, self._connection, self._crowd, self._open_now, self._able)
+        self._looking = supervise(self._look, name="the look at connections", fail=self._fail)
+
+    def _open_now(self) -> int:
+        return len(self._server.server_state.connections)
+
+    def _connection(self) -> asyncio.Protocol:
+        return ClientConnection(self._server.config, self._server.server_state, self._server.lifespan.state)
+
+    async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LOOKED_AT_EVERY_S)
+            now = loop.time()
+            for connection in list(self._server.server_state.connections):
+                cast(ClientConnection, connection).look(now, self._keep_alive_s)
+
+    async def stop(self) -> None:
+        if self._acceptor is not None:
+            self._acceptor.close()
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+        if self._looking is not None:
+            self._looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._looking

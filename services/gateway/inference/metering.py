@@ -1,0 +1,257 @@
+"""What a request used, written down exactly once whatever becomes of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from libs.events.usage import RequestRecord, Status
+from libs.events.views import KeyView
+from services.gateway import metrics
+from services.gateway.admission.budgets import Hold
+from services.gateway.admission.limits import limited
+from services.gateway.cluster.gossip import Rates
+from services.gateway.cluster.views import Target
+from services.gateway.core.admission.shared_table import TableFull
+from services.gateway.core.errors import busy, not_metered
+from services.gateway.core.protocols.operations import Kind
+from services.gateway.core.usage.engine_usage import (
+    Answer,
+    Usage,
+    Used,
+    estimate_prompt,
+    of_all_choices,
+)
+from services.gateway.http.exchange import Call
+from services.gateway.usage.spool import Opened, Spool, SpoolBroken
+
+log = logging.getLogger("llmgw.gateway")
+
+
+class Question(NamedTuple):
+    """What an engine was asked."""
+
+    target: Target
+    model: str
+    body: bytes
+
+
+class Meter:
+    """The account of one request: opened before an engine is asked, closed before the last byte goes out."""
+
+    __slots__ = (
+        *("_body_bytes", "_call", "_closed", "_key", "_kind", "_model", "_model_asked", "_rates", "_slot", "_spool"),
+        *(
+            "_most",
+            "_told",
+            "_longest",
+            "prompt_tokens",
+            "question",
+            "attempts",
+            "failed_replicas",
+            "first_token_ms",
+            "hold",
+        ),
+        *("replica_id", "stream", "tokens", "waited_ms"),
+    )
+
+    def __init__(self, spool: Spool, rates: Rates, call: Call, kind: Kind, key: KeyView) -> None:
+        self._spool = spool
+        self._rates = rates
+        self._call = call
+        self._kind = kind
+        self._key = key
+        self._model = self._model_asked = ""
+        self._body_bytes = 0
+        self._most = (0, 0)
+        self._longest = 0
+        self._slot: int | None = None
+        self._closed = False
+        self.stream = False
+        self.attempts = 0
+        self.replica_id: str | None = None
+        self.failed_replicas: tuple[str, ...] = ()
+        """Asked before that one, and did not answer as they should."""
+        self.waited_ms = 0.0
+        """For an engine to be started."""
+        self.first_token_ms: float | None = None
+        self.tokens = 0
+        """Delivered so far."""
+        self._told: Usage | None = None
+        self.question: Question | None = None
+        """The one that is being answered in a stream."""
+        self.prompt_tokens: int | None = None
+        """Counted by an engine, of an answer without an end."""
+        self.hold: Hold | None = None
+        """What it holds of budgets."""
+
+    def about(
+        self, model_asked: str, model: str, stream: bool, body_bytes: int, most: tuple[int, int], longest: int
+    ) -> None:
+        """``most``: prompt and completion tokens that an engine can have used, see ``plausible_tokens``; ``longest``:
+        those of one of its answers."""
+        self._most = most
+        self._longest = longest
+        self._model_asked = model_asked
+        self._model = model
+        self.stream = stream
+        self._body_bytes = body_bytes
+
+    def answered_by(self, model: str) -> None:
+        """Another model than the one asked for is put to the request. Raises Fault (402): a budget is too short."""
+        if self.hold is not None:
+            self.hold.answered_by(model)
+        self._model = model
+
+    def open(self) -> None:
+        """Write that an engine is about to be asked. Raises Fault (503) when it cannot be written."""
+        if self._slot is not None:
+            return
+        if self._spool.full:
+            raise busy(self._spool.in_flight)
+        opened = Opened(
+            request_id=self._call.request_id,
+            opened_at=self._call.started_at,
+            key_id=self._key.key_id,
+            project=self._key.project,
+            model_asked=self._model_asked,
+            model=self._model,
+            protocol=self._kind.protocol,
+            stream=self.stream,
+            slot=0,
+            body_bytes=self._body_bytes,
+        )
+        try:
+            self._slot = self._spool.opened(opened)
+        except SpoolBroken:
+            raise not_metered() from None
+
+    def delivering(self, tokens: int, told: Usage | None) -> None:
+        """So many tokens in all will be with the client after the next write.
+
+        ``told``: what the engine said until now that it used; None where it says so at the end only.
+        """
+        self.tokens = tokens
+        self._told = told
+        if self._slot is not None:
+            self._spool.delivered(self._slot, tokens)
+
+    def estimate(self) -> Used:
+        """Of an answer without an end: what was delivered, and the prompt as an engine said, or else a guess at it."""
+        if self.tokens and self._told is not None:
+            used = self.believed(self._told.used())
+            used.completion = max(used.completion, self.tokens)
+            return used
+        if not self.tokens:
+            prompt = 0
+        elif self.prompt_tokens is not None:
+            prompt = self.prompt_tokens
+        else:
+            prompt = estimate_prompt(self._body_bytes)
+        return Used(prompt=prompt, completion=self.tokens, estimated=True)
+
+    def believed(self, used: Used, answer_bytes: int = 0) -> Used:
+        """What an engine says was used, or what was counted here in its place where that cannot be; then it is marked
+        as estimated. ``answer_bytes`` is the length of an answer that came in one piece."""
+        used.cached = max(0, min(used.cached, used.prompt))
+        used.reasoning = max(0, min(used.reasoning, used.completion))
+        if used.within(self._most):
+            return used
+        log.warning(
+            "%s says of request %s that it used %d prompt and %d completion tokens of at most %d and %d: counted here",
+            *(self.replica_id, self._call.request_id, used.prompt, used.completion, *self._most),
+        )
+        metrics.IMPLAUSIBLE.labels(self._model).inc()
+        counted = Used(prompt=used.prompt, completion=used.completion, estimated=True)
+        if not 0 <= used.prompt <= self._most[0]:
+            known = self.prompt_tokens
+            counted.prompt = min(estimate_prompt(self._body_bytes) if known is None else known, self._most[0])
+        if not 0 <= used.completion <= self._most[1]:
+            counted.completion = min(max(self.tokens, answer_bytes // 4), self._most[1])
+        return counted
+
+    def correction(self, answer: Answer, answer_bytes: int) -> Used | None:
+        """What an answer that came in one piece used, where its engine does not say that; None where it does, or says
+        nothing."""
+        if answer.usage is None:
+            return None
+        said = answer.usage.used()
+        used = self.believed(of_all_choices(answer, self._longest) or said, answer_bytes)
+        return used if used != said else None
+
+    @property
+    def unanswered(self) -> Question | None:
+        """What an engine was asked that began to answer and has not said how long the prompt was."""
+        return self.question if self.tokens and self._told is None and not self._closed else None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self, status: Status, http_status: int, used: Used | None = None) -> None:
+        """Write the record; later calls change nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if used is None:
+            used = self.estimate()
+        elapsed_ms = self._call.elapsed_ms
+        record = RequestRecord(
+            request_id=self._call.request_id,
+            opened_at=self._call.started_at,
+            closed_at=datetime.now(UTC),
+            key_id=self._key.key_id,
+            project=self._key.project,
+            model_asked=self._model_asked,
+            model=self._model,
+            protocol=self._kind.protocol,
+            stream=self.stream,
+            status=status,
+            http_status=http_status,
+            replica_id=self.replica_id,
+            attempts=self.attempts,
+            prompt_tokens=used.prompt,
+            cached_tokens=used.cached,
+            completion_tokens=used.completion,
+            reasoning_tokens=used.reasoning,
+            tokens_estimated=used.estimated,
+            first_token_ms=self.first_token_ms,
+            duration_ms=elapsed_ms,
+            waited_ms=self.waited_ms,
+            failed_replicas=self.failed_replicas,
+        )
+        position = self._spool.closed(self._slot, record)
+        self._slot = None
+        if self.hold is not None:
+            self.hold.settle(record, position)
+        self._call.attributes = {
+            "gen_ai.provider.name": "llmgw",
+            "gen_ai.request.model": self._model_asked,
+            "gen_ai.response.model": self._model,
+            "gen_ai.usage.input_tokens": used.prompt,
+            "gen_ai.usage.output_tokens": used.completion,
+            "http.response.status_code": http_status,
+            "llmgw.status": status,
+        }
+        self._count(used, http_status, elapsed_ms)
+
+    def _count(self, used: Used, http_status: int, elapsed_ms: float) -> None:
+        model = self._model
+        if tokens := used.prompt + used.completion:
+            now = time.monotonic()
+            with suppress(TableFull):  # of a limit that came while the request was answered
+                for name in limited(self._key):
+                    self._rates.counts.add(name, now, tokens=tokens)
+        if self.attempts:
+            self._rates.last_used[model] = datetime.now(UTC)
+        metrics.finished(
+            self._kind.path,
+            model,
+            http_status,
+            elapsed_ms / 1000,
+            None if self.first_token_ms is None else self.first_token_ms / 1000,
+            used,
+        )

@@ -1,0 +1,128 @@
+"""A worker process, started by the parent with an open socket: ``python -m services.gateway.process.worker``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from libs.bus import Bus
+from libs.bus.tasks import end
+from libs.runtime import run
+from services.gateway.adapters.shared_tables import Beside
+from services.gateway.app import Gateway
+from services.gateway.http.connection_balance import Crowd
+from services.gateway.settings import GatewaySettings
+
+log = logging.getLogger("llmgw.gateway")
+
+VARIABLE = "LLMGW_WORKER"
+"""Where the parent puts a worker's Inheritance, as JSON. Not on the command line: settings may name secrets."""
+REPORT_EVERY_S = 0.25
+GC_THRESHOLD = 20_000
+"""Objects made and not yet freed before the youngest are looked through; Python's 700 is a request or two."""
+
+
+class Inheritance(msgspec.Struct):
+    settings: GatewaySettings
+    index: int
+    """Which of the workers it is, from 0."""
+    beside: Beside
+    listening_fd: int
+    crowd_fd: int
+    control_fd: int
+    """One end of a socket pair: the worker writes why it is not ready, and reads the parent's end."""
+
+
+def encode(inheritance: Inheritance) -> str:
+    return msgspec.json.encode(inheritance, enc_hook=str).decode()
+
+
+def decode(text: str) -> Inheritance:
+    return msgspec.json.decode(text, type=Inheritance, dec_hook=_path)
+
+
+def _path(kind: type, value: Any) -> Any:
+    return kind(value) if issubclass(kind, Path) else value
+
+
+class Worker:
+    """A Gateway that tells its parent whether it is ready, and ends with it."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        bus: Bus,
+        listening: socket.socket,
+        crowd: Crowd,
+        beside: Beside,
+        control: socket.socket,
+    ) -> None:
+        self._bus = bus
+        self._gateway = Gateway(settings, bus, listening, crowd, beside)
+        self._control = control
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        self._tasks = [
+            self._bus.background("the watch over the parent", self._end_with_parent),
+            self._bus.background("the report to the parent", self._report),
+        ]
+        await self._gateway.start()
+        # Requests leave almost no cycles behind: what lives for good is not looked through again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
+
+    async def stop(self) -> None:
+        await self._gateway.stop()
+        await asyncio.gather(*map(end, self._tasks))
+
+    def not_ready(self) -> list[str]:
+        return self._gateway.not_ready()
+
+    async def _end_with_parent(self) -> None:
+        """The parent never writes; its end closing means that it is gone, and with it the port's owner."""
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().sock_recv(self._control, 1)
+        log.error("the parent process is gone: stopping")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def _report(self) -> None:
+        told: list[str] | None = None
+        while True:
+            reasons = self.not_ready()
+            if reasons != told:
+                line = msgspec.json.encode(reasons) + b"\n"
+                try:
+                    await asyncio.get_running_loop().sock_sendall(self._control, line)
+                except OSError:
+                    return  # the parent is gone, which is noticed elsewhere
+                told = reasons
+            await asyncio.sleep(REPORT_EVERY_S)
+
+
+def main() -> int:
+    inheritance = decode(os.environ.pop(VARIABLE))
+    listening = socket.socket(fileno=inheritance.listening_fd)
+    control = socket.socket(fileno=inheritance.control_fd)
+    control.setblocking(False)
+    crowd = Crowd(inheritance.crowd_fd, inheritance.settings.workers, inheritance.index)
+
+    def build(settings: GatewaySettings, bus: Bus) -> Worker:
+        return Worker(settings, bus, listening, crowd, inheritance.beside, control)
+
+    return run.serve("gateway", inheritance.settings, build)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""The ports of InfiniBand and RoCE adapters, from the kernel and the subnet tools."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from ipaddress import IPv4Address
+from typing import Literal
+
+import msgspec
+
+from libs.events.machine import FabricPort, PortSample
+from libs.events.questions import FabricMap
+from services.nodeagent.adapters.gpu.nvml_cards import PCI
+from services.nodeagent.core.machine import fabric, topology
+from services.nodeagent.core.machine.pcie import DISTANCES, distance
+
+from .host_access import NotThere, Surroundings, TookTooLong
+
+ROOT = "/sys/class/infiniband"
+
+_MANAGERS_S = 60.0
+_TOOL_S = 5.0
+_SCAN_S = 120.0
+_MOST_GIDS = 64
+_KEPT_S = 3600.0
+"""How long a list of managers is believed while the manager in charge is one of them and the list is not told."""
+
+
+class ScanFailed(Exception):
+    """The fabric could not be mapped; the sentence says why."""
+
+
+class Ports:
+    """Reads ports; asks for the subnet's managers once a minute. Not for several threads at once."""
+
+    def __init__(self, here: Surroundings, names: Mapping[str, tuple[str, ...]]) -> None:
+        self._here = here
+        self.call(names)
+        self._identities: dict[tuple[str, int], tuple[float, FabricPort]] = {}
+        self._managers: dict[str, tuple[float, tuple[fabric.Manager, ...]]] = {}
+
+    def call(self, names: Mapping[str, tuple[str, ...]]) -> None:
+        """What the operator calls the fabrics, each with this machine's adapters on it."""
+        self._names = {adapter: name for name, adapters in names.items() for adapter in adapters}
+
+    def look(self) -> tuple[tuple[FabricPort, ...], str]:
+        """Every port, and why there is none."""
+        adapters = self._here.names(ROOT)
+        if not adapters:
+            return (), "the kernel shows no InfiniBand or RoCE adapter (/sys/class/infiniband)"
+        found = [self._port(adapter, number) for adapter in adapters for number in self._numbers(adapter)]
+        return tuple(found), ""
+
+    def samples(self) -> tuple[PortSample, ...]:
+        """The counters of every port that has any."""
+        found = []
+        for adapter in self._here.names(ROOT):
+            for number in self._numbers(adapter):
+                folder = f"{ROOT}/{adapter}/ports/{number}"
+                counters = {}
+                for kind, names in (("counters", fabric.COUNTERS), ("hw_counters", fabric.HARDWARE_COUNTERS)):
+                    for name in names:
+                        said = self._here.text(f"{folder}/{kind}/{name}")
+                        if said is not None and said.isdigit():
+                            counters[name] = int(said)
+                if counters:
+                    found.append(PortSample(adapter=adapter, port=number, counters=counters))
+        return tuple(found)
+
+    def _numbers(self, adapter: str) -> list[int]:
+        return [int(name) for name in self._here.names(f"{ROOT}/{adapter}/ports") if name.isdigit()]
+
+    def _port(self, adapter: str, number: int) -> FabricPort:
+        folder = f"{ROOT}/{adapter}/ports/{number}"
+        layer: Literal["InfiniBand", "Ethernet"] = (
+            "Ethernet" if self._here.text(f"{folder}/link_layer") == "Ethernet" else "InfiniBand"
+        )
+        lid = self._here.text(f"{folder}/lid") or ""
+        port = FabricPort(
+            adapter=adapter,
+            port=number,
+            link_layer=layer,
+            state=fabric.word(self._here.text(f"{folder}/state")) or "unknown",
+            physical_state=fabric.word(self._here.text(f"{folder}/phys_state")),
+            rate_gbps=fabric.rate_gbps(self._here.text(f"{folder}/rate")),
+            node_guid=fabric.guid(self._here.text(f"{ROOT}/{adapter}/node_guid")),
+            port_guid=fabric.guid((self._here.text(f"{folder}/gids/0") or "").replace(":", "")[16:]),
+            lid=int(lid, 16) if layer == "InfiniBand" and lid.startswith("0x") and int(lid, 16) else None,
+            fabric=self._names.get(adapter, ""),
+        )
+        if layer == "Ethernet":
+            return self._roce(port, folder)
+        return self._infiniband(port)
+
+    def _roce(self, port: FabricPort, folder: str) -> FabricPort:
+        if port.state != "active":
+            return msgspec.structs.replace(port, network_unknown=f"the port is {port.state}")
+        for index in range(_MOST_GIDS):
+            kind = self._here.text(f"{folder}/gid_attrs/types/{index}")
+            address = fabric.roce_address(self._here.text(f"{folder}/gids/{index}") or "")
+            if kind is None or "v2" not in kind.lower() or address is None:
+                continue
+            interface = self._here.text(f"{folder}/gid_attrs/ndevs/{index}") or ""
+            routes = self._here.text("/proc/net/route") or ""
+            if isinstance(address, IPv4Address):
+                network = fabric.network_of(address, interface, routes)
+            else:
+                network = f"ip:{address.exploded[:19]}::/64"
+            why = "" if network else f"no route leads to the network of {address} over {interface or 'an interface'}"
+            return msgspec.structs.replace(
+                port, network=network, network_unknown=why, gid_index=index, interface=interface or None
+            )
+        why = "the port has no RoCE v2 address: give its interface an IP address"
+        return msgspec.structs.replace(port, network_unknown=why)
+
+    def _infiniband(self, port: FabricPort) -> FabricPort:
+        if port.state != "active":
+            why = f"the port is {port.state}" + (
+                ": no subnet manager has set it up" if port.state in ("init", "initialize", "armed") else ""
+            )
+            return msgspec.structs.replace(port, network_unknown=why)
+        key, now = (port.adapter, port.port), time.monotonic()
+        known = self._identities.get(key)
+        if known is None or now - known[0] >= _MANAGERS_S:
+            known = self._identities[key] = now, self._managed(port, now)
+        return msgspec.structs.replace(
+            port,
+            network=known[1].network,
+            network_unknown=known[1].network_unknown,
+            master_manager=known[1].master_manager,
+            managers=known[1].managers,
+        )
+
+    def _managed(self, port: FabricPort, now: float) -> FabricPort:
+        through = ("-C", port.adapter, "-P", str(port.port))
+        try:
+            said = self._here.run("sminfo", *through, timeout_s=_TOOL_S)
+        except NotThere:
+            why = "which subnet manager serves it is not known: install the package infiniband-diags (sminfo)"
+            return msgspec.structs.replace(port, network_unknown=why)
+        except TookTooLong as error:
+            return msgspec.structs.replace(port, network_unknown=str(error))
+        master = fabric.master(said.out)
+        if said.code != 0 or master is None:
+            return msgspec.structs.replace(port, network_unknown=f"no subnet manager answers: {_last(said.err)}")
+        everyone: tuple[fabric.Manager, ...] = ()
+        try:
+            everyone = fabric.managers(self._here.run("saquery", *through, "SMIR", timeout_s=_TOOL_S).out)
+        except (NotThere, TookTooLong):
+            everyone = ()
+        if master.guid in {one.guid for one in everyone}:
+            self._managers[master.guid] = now, everyone
+        else:
+            # Without the list the name would change with the manager in charge.
+            for at, earlier in self._managers.values():
+                if now - at < _KEPT_S and master.guid in {one.guid for one in earlier}:
+                    everyone = earlier
+        return msgspec.structs.replace(
+            port,
+            network=fabric.subnet(master, everyone),
+            master_manager=master.guid,
+            managers=tuple(one.guid for one in everyone) or (master.guid,),
+        )
+
+
+def _last(said: str) -> str:
+    lines = said.strip().splitlines()
+    return lines[-1][:200] if lines else "it gave no reason"
+
+
+def distances(here: Surroundings, bus_id: str | None, node: int | None) -> dict[str, str]:
+    """How far each adapter is from the card at ``bus_id``, nearest first."""
+    card = here.target(f"{PCI}/{bus_id}") if bus_id is not None else None
+    if card is None:
+        return {}
+    found = {}
+    for adapter in here.names(ROOT):
+        device = here.target(f"{ROOT}/{adapter}/device")
+        if device is None:
+            continue
+        said = here.text(f"{device}/numa_node") or ""
+        found[adapter] = distance(card, device, node, int(said) if said.isdigit() else None)
+    return dict(sorted(found.items(), key=lambda one: (DISTANCES.index(one[1]), one[0])))
+
+
+def scan(here: Surroundings, adapter: str, port: int) -> FabricMap:
+    """Map the fabric seen through one port. Raises ScanFailed."""
+    try:
+        ran = here.run("ibnetdiscover", "-C", adapter, "-P", str(port), timeout_s=_SCAN_S)
+    except NotThere:
+        raise ScanFailed("ibnetdiscover is not installed: install the package infiniband-diags") from None
+    except TookTooLong as error:
+        raise ScanFailed(str(error)) from None
+    if ran.code != 0 or "Switch" not in ran.out + "Ca":
+        raise ScanFailed(f"ibnetdiscover failed on {adapter} port {port}: {_last(ran.err)}")
+    return topology.read(ran.out)

@@ -1,0 +1,389 @@
+"""One look at one model: what its replicas are, what is wanted, and the difference as events."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from libs.events import Event
+from libs.events.explanation import Explanation
+from libs.events.model import ModelParked, ModelSpec, ModelUnplaced
+from libs.events.replica import ReplicaDraining, ReplicaPlaced, ShardPlacement
+from libs.fit.health import must_leave
+from services.scheduler.core.placement.checks import CHANGING
+from services.scheduler.core.placement.placement import Placing, Search
+from services.scheduler.core.state.state import Model, Replica
+
+from .absence import give_up, returning
+from .demand import (
+    Group,
+    autoscale,
+    forgotten,
+    judge,
+    on_trial,
+    wanted,
+    watched,
+    why_none,
+)
+from .lifecycle import PARK_AFTER, failing, next_step
+from .naming import leader_port, replica_name
+from .nodes import Decision
+from .preemption import evict, preempt, returning_room
+from .round import Round
+
+LOOK_AGAIN = timedelta(milliseconds=500)
+"""A model with a replica on its way is looked at again after so long, for its timers."""
+LOOK_AGAIN_FOR_USE = timedelta(seconds=1)
+"""One of which what gateways do may change what is wanted."""
+LOOK_AGAIN_FOR_ROOM = timedelta(seconds=10)
+"""One that lacks room of a kind only telemetry knows about (disk, memory of other programs)."""
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """One definition of a model, and the replicas that are its or that it replaces."""
+
+    spec: ModelSpec
+    fingerprint: str
+    groups: tuple[Group, ...]
+    replicas: list[Replica]
+
+    @property
+    def wanted(self) -> int:
+        return sum(group.count for group in self.groups)
+
+
+Outdated = list[tuple[Replica, str]]
+
+
+class Look:
+    def __init__(self, round_: Round, model: Model) -> None:
+        self.round = round_
+        self.state = round_.state
+        self.now = round_.now
+        self.hearing = round_.hearing
+        self.model = model
+        self.replicas = self.state.replicas_of(model.name)
+        self.groups = wanted(self.state, model)
+        self.wanted = sum(group.count for group in self.groups)
+        self.weights = {model.fingerprint: self.state.weights_of(model.spec)}
+        self.adapters = {model.fingerprint: self.state.adapters_of(model.spec)}
+        if model.trial is not None:
+            self.adapters[model.trial.fingerprint] = self.state.adapters_of(model.trial.spec)
+            self.weights[model.trial.fingerprint] = self.state.weights_of(model.trial.spec)
+        self.decisions: list[Decision] = []
+        self.short = False
+        """More is wanted than there is room for."""
+        self.queued = False
+        """It waits until fewer replicas are starting."""
+        self.due: datetime | None = None
+        self.reserved: tuple[ShardPlacement, ...] = ()
+        """Room it waits for: what is free of it already is not for models that come after."""
+
+    def decide(self) -> None:
+        for replica in self.replicas:
+            step = next_step(self.state, self.model, replica, self.hearing, self.round.traffic, self.now)
+            if step is not None:
+                self.decisions.append(step)
+        if any(r.phase != "ready" for r in self.replicas):
+            self.look_again(LOOK_AGAIN)
+        if watched(self.model) or any(map(self.state.silent, self.replicas)):
+            self.look_for_use()
+        if self.decisions:
+            return
+        change = self._change_of_mind()
+        if change is not None:
+            self.decisions.append(change)
+            return
+        returning(self)
+        if self.decisions:
+            return
+        trial = self.model.trial
+        if trial is None:
+            self._converge(_Part(self.model.spec, self.model.fingerprint, self.groups, self.replicas))
+            return
+        tried = [r for r in self.replicas if r.fingerprint == trial.fingerprint]
+        stable = [r for r in self.replicas if r.fingerprint != trial.fingerprint]
+        self._converge(_Part(self.model.spec, self.model.fingerprint, self.groups, stable))
+        if not self.decisions:
+            count = on_trial(self.state, self.model)
+            groups = (Group(None, count),) if count else ()
+            self._converge(_Part(trial.spec, trial.fingerprint, groups, tried))
+
+    def look_again(self, after: timedelta) -> None:
+        again = self.now + after
+        self.due = again if self.due is None else min(self.due, again)
+
+    def look_for_use(self) -> None:
+        self.look_again(LOOK_AGAIN_FOR_USE)
+
+    def _change_of_mind(self) -> Decision | None:
+        """What is decided about the model itself."""
+        model, traffic = self.model, self.round.traffic
+        if model.removed:
+            return None
+        verdict = judge(model, self.replicas, traffic, self.now)
+        if verdict is not None and model.trial is not None:
+            return f"model.{model.name}:trial:{model.trial.position}", verdict
+        if model.failures >= PARK_AFTER and model.parked is None:
+            reason = f"{model.failures} failures in a row, the last: {model.last_failure}"
+            parked = ModelParked(at=self.now, model=model.name, failures=model.failures, reason=reason)
+            return f"EVENTS:{model.touched}", parked
+        slept = forgotten(model, self.replicas, self.now)
+        if slept is not None:
+            return f"model.{model.name}:asked:{model.touched}", slept
+        ready = [r for r in self.replicas if r.phase == "ready" and self.outdated(r) is None]
+        scaled = autoscale(
+            self.state, model, [r for r in ready if r.fingerprint == model.fingerprint], traffic, self.now
+        )
+        return (f"model.{model.name}:scale:{model.touched}", scaled) if scaled is not None else None
+
+    def say(self, event: Event) -> None:
+        self.decisions.append((f"EVENTS:{self.model.touched}", event))
+
+    def drain(self, replica: Replica, reason: str) -> None:
+        self.round.leaving.append(replica)
+        self.say(ReplicaDraining(at=self.now, replica_id=replica.replica_id, model=replica.model, reason=reason))
+
+    def outdated(self, replica: Replica) -> str | None:
+        """Why another should stand in this one's place."""
+        if replica.fingerprint not in self.weights:
+            return "the definition changed"
+        if replica.placed < self.model.restarted:
+            return "restarted by hand"
+        weights = self.weights[replica.fingerprint]
+        if weights is not None and replica.weights != weights:
+            return f"{weights} replaces {replica.weights or 'no weights'}"
+        for name, version in self.adapters[replica.fingerprint].items():
+            if replica.adapters.get(name) != version:
+                return f"{version} replaces {replica.adapters.get(name, 'nothing')} as the adapter {name}"
+        for shard in replica.shards.values():
+            machine_id = shard.placement.machine_id
+            machine = self.state.facts.machines.get(machine_id)
+            if machine is None:
+                continue
+            if machine.mode in ("drained", "lent"):
+                return f"{machine_id} is {machine.mode}" + (f": {machine.reason}" if machine.reason else "")
+            if shard.placement.devices:
+                for gpu in machine.facts.gpus:
+                    if gpu.problems and gpu.uuid in shard.placement.devices and (why := must_leave(gpu)):
+                        return f"GPU {gpu.index} of {machine_id} is out of use: {why}"
+        return None
+
+    # how many, and where
+
+    def _converge(self, part: _Part) -> None:
+        current, outdated = list[Replica](), Outdated()
+        profiles = {group.profile for group in part.groups}
+        for replica in part.replicas:
+            if replica.phase in ("placed", "ready"):
+                why = self.outdated(replica)
+                if why is None and part.groups and not {None, replica.profile.name} & profiles:
+                    why = f"none is wanted with the profile {replica.profile.name}"
+                if why is None:
+                    current.append(replica)
+                else:
+                    outdated.append((replica, why))
+        missing = self._drop_surplus(part, current)
+        outdated = self._drop_outdated(part, current, outdated)
+        if not missing or self.model.parked is not None:
+            return
+        if self.model.retry_at is not None and self.now < self.model.retry_at:
+            self.look_again(self.model.retry_at - self.now)
+            return
+        allowed = self._allowed(part, current, outdated)
+        for group in missing:
+            count = min(allowed, group.count)
+            if not count:
+                continue
+            search = Search(
+                self.state,
+                self.model,
+                self.round.room,
+                self.hearing,
+                self.round.tables,
+                spec=part.spec,
+                profiles=None if group.profile is None else (group.profile,),
+            )
+            for _ in range(count):
+                if self.round.starts.full:
+                    self.queued = True
+                    return
+                placing = search.best()
+                if placing.machine_id is None:
+                    self._no_room(search, placing, current, outdated)
+                    break
+                if self.round.starts.full_on(spot.machine_id for spot in placing.spots):
+                    # Where it goes does not depend on how busy machines are, but when.
+                    self.short = True
+                    self.look_again(LOOK_AGAIN_FOR_ROOM)
+                    break
+                self._place(part, placing, len(current), outdated)
+                allowed -= 1
+
+    def _drop_surplus(self, part: _Part, current: list[Replica]) -> list[Group]:
+        """What does not serve yet goes first, then the youngest. Returns what is missing."""
+        missing: list[Group] = []
+        for group in part.groups or (Group(None, 0),):
+            here = [r for r in current if group.profile is None or r.profile.name == group.profile]
+            surplus = len(here) - group.count
+            for replica in sorted(here, key=lambda r: (self.serves(r), -r.placed))[: max(0, surplus)]:
+                self.drain(replica, self._why_fewer(part))
+                current.remove(replica)
+            if surplus < 0:
+                missing.append(Group(group.profile, -surplus))
+        return missing
+
+    def _why_fewer(self, part: _Part) -> str:
+        return f"{part.wanted} wanted" if part.wanted else why_none(self.state, self.model)
+
+    def _drop_outdated(self, part: _Part, current: list[Replica], outdated: Outdated) -> Outdated:
+        """Those that serve stay until others serve in their place, unless they are restarted in place."""
+        serving = [(r, why) for r, why in outdated if r.phase == "ready"]
+        for replica, why in outdated:
+            if replica.phase != "ready":
+                self.drain(replica, why if part.wanted else self._why_fewer(part))
+        spare = sum(map(self.serves, current)) + len(serving) - part.wanted
+        spare = max(0, min(spare, len(serving)))
+        whole = len(current) + len(serving) >= part.wanted and all(r.phase == "ready" for r in current)
+        if not spare and self._in_place(serving) and whole and not self._leaving():
+            spare = 1
+        for replica, why in serving[:spare]:
+            self.drain(replica, why if part.wanted else self._why_fewer(part))
+        return serving[spare:]
+
+    def serves(self, replica: Replica) -> bool:
+        """It is ready, and so says its machine."""
+        return replica.phase == "ready" and not self.state.silent(replica)
+
+    def _in_place(self, outdated: Outdated) -> bool:
+        return self.model.in_place and any(r.placed < self.model.restarted for r, _ in outdated)
+
+    def _leaving(self) -> bool:
+        return any(r.phase in ("draining", "stopping", "failed") for r in self.replicas)
+
+    def _allowed(self, part: _Part, current: list[Replica], outdated: Outdated) -> int:
+        """While old ones are replaced there is one more than wanted, not twice as many; in place there is none more."""
+        if not outdated:
+            return part.wanted
+        more = 0 if self._in_place(outdated) else 1
+        return max(0, part.wanted + more - len(current) - len(outdated))
+
+    def _no_room(self, search: Search, placing: Placing, current: list[Replica], outdated: Outdated) -> None:
+        first, self.short = not self.short, True
+        if CHANGING & placing.explanation.rejected.keys():
+            self.look_again(LOOK_AGAIN_FOR_ROOM)
+        if "silent" in placing.explanation.rejected:
+            self.look_for_use()
+        coming = returning_room(self, search)
+        if coming is not None:
+            self._reserve(coming)
+            return
+        starting = any(r.phase != "ready" for r in current)
+        explanation = placing.explanation
+        if failing(self.state, self.model, self.now):
+            self.look_for_use()  # what runs may have worked for long enough then
+        elif not starting:
+            if self._make_way(search, outdated) or give_up(self, search):
+                return
+            taken = evict(self, search) or preempt(self, search)
+            if taken:
+                self.decisions += taken
+                return
+        if outdated and all(r.placed < self.model.restarted for r, _ in outdated):
+            hint = "what runs goes on serving: a restart in place stops each first"
+            explanation = msgspec.structs.replace(explanation, summary=f"{explanation.summary}; {hint}")
+        if not starting:
+            self._force(outdated)
+        if first:
+            # One sentence for a model, or those for its profiles would take turns.
+            self._unplaced(explanation)
+
+    def _reserve(self, placing: Placing) -> None:
+        shards = self._shards("reserved", placing)
+        self.reserved += shards
+        for shard in shards:
+            self.round.room.take(self.model.name, shard)
+
+    def _unplaced(self, explanation: Explanation) -> None:
+        known = self.model.unplaced
+        if known is None or known.rejected.keys() != explanation.rejected.keys():
+            unplaced = ModelUnplaced(at=self.now, model=self.model.name, explanation=explanation)
+            self.decisions.append((f"model.{self.model.name}:unplaced:{self.model.touched}", unplaced))
+
+    def _make_way(self, search: Search, outdated: Outdated) -> bool:
+        """Stop an outdated replica if, and only if, its successor fits in the room it gives back.
+
+        Not for a restart by hand: what runs is as good as what would come.
+        """
+        for replica, why in outdated:
+            restarted = replica.fingerprint == self.model.fingerprint and replica.placed < self.model.restarted
+            if not restarted and search.supposing(replica.shards, replica.machines):
+                self.drain(replica, f"{why}; its successor needs its room")
+                return True
+        return False
+
+    def _force(self, outdated: Outdated) -> None:
+        """Stop what is on a machine that is drained of what has nowhere to go as well."""
+        machines = self.state.facts.machines
+        for replica, why in outdated:
+            if any(m in machines and machines[m].mode == "drained" and machines[m].force for m in replica.machines):
+                self.drain(replica, f"{why}; it has nowhere to go")
+
+    def _place(self, part: _Part, placing: Placing, running: int, outdated: Outdated) -> None:
+        assert placing.profile is not None
+        profile = placing.profile
+        already = sum(isinstance(event, ReplicaPlaced) for _, event in self.decisions)
+        replica_id = replica_name(self.model, self.state.term, already)
+        shards = self._shards(replica_id, placing)
+        self.round.leaving += [replica for replica, _ in outdated[:1]]
+        for shard in shards:
+            self.round.room.take(self.model.name, shard)
+        self.round.starts.add(shard.machine_id for shard in shards)
+        self.say(
+            ReplicaPlaced(
+                at=self.now,
+                replica_id=replica_id,
+                model=self.model.name,
+                profile=profile.name,
+                fingerprint=part.fingerprint,
+                weights=placing.weights,
+                shards=shards,
+                explanation=placing.explanation,
+                reason=self._reason(part, running + already, outdated),
+                nvlink_domain=placing.domain,
+                fabric=placing.fabric,
+                adapters=self.state.adapters_of(part.spec),
+                leader_port=leader_port(self.state, replica_id, shards) if len(shards) > 1 else 0,
+            )
+        )
+
+    def _shards(self, replica_id: str, placing: Placing) -> tuple[ShardPlacement, ...]:
+        profile = placing.profile
+        assert profile is not None
+        return tuple(
+            ShardPlacement(
+                shard_id=f"{replica_id}-{rank}",
+                machine_id=spot.machine_id,
+                devices=spot.devices,
+                cores=profile.cores,
+                memory_mb=profile.memory_mb or 0,
+                adapters=spot.adapters,
+            )
+            for rank, spot in enumerate(placing.spots)
+        )
+
+    def _reason(self, part: _Part, running: int, outdated: Outdated) -> str:
+        if outdated:
+            replica, why = outdated[0]
+            return f"takes the place of {replica.replica_id}: {why}"
+        model = self.model
+        if model.trial is not None and part.fingerprint == model.trial.fingerprint:
+            return "the changed definition is tried"
+        tried = any(r.placed > model.failed_position and r.phase in ("placed", "ready") for r in self.replicas)
+        if not tried and failing(self.state, model, self.now):
+            return f"try {model.failures + 1}"
+        lost = [r for r in self.replicas if r.phase == "lost"]
+        if lost:
+            return f"takes the place of {lost[0].replica_id}: {lost[0].reason}"
+        return f"{running} of {part.wanted} wanted were there"

@@ -1,0 +1,111 @@
+"""For how long a machine may be silent before it is lost.
+
+Many silent at once: then it is their agents, the bus or the network rather than the machines. What runs on them goes on
+serving, and placing it anew would load what is in trouble already. So that pauses, and each of them has more time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from libs.events import Event
+from libs.events.system import PlacingPaused, PlacingResumed
+from services.scheduler.core.inputs.heartbeats import (
+    LOST_AFTER_MS,
+    QUIET_AFTER_MS,
+    RESTARTS_WITHIN_MS,
+    Hearing,
+)
+from services.scheduler.core.inputs.traffic import UNANSWERED_LEAST, Traffic
+from services.scheduler.core.state.operations import begins_anew
+from services.scheduler.core.state.state import Machine, State
+
+LEAST = 3
+"""Two may die together by chance, or share a socket."""
+SHARE = 0.2
+"""No fleet has the room of a fifth of it free: what ran there would not fit elsewhere, or would push others out."""
+ENOUGH = 0.1
+"""As few as that are taken for lost one by one again. Half of ``SHARE``, so that it does not swing."""
+WITHIN = timedelta(seconds=60)
+"""Those that were silent or lost within so long of each other fell silent together. A site that has too little of
+something is heard and not heard by turns: it has had its trouble when nothing of it was seen for so long."""
+TOGETHER_MS = 120_000
+"""What each may then be silent for: longer than a bus, a switch or a fleet's agents take to start again. A row of
+machines that lost its power waits for so long, unless gateways say sooner that the engines there do not answer."""
+
+
+def deadline_ms(state: State, machine: Machine, traffic: Traffic | None) -> int:
+    """After so long without a word from it a machine is lost."""
+    if state.facts.paused is not None and not _dead(state, machine, traffic):
+        return TOGETHER_MS
+    return RESTARTS_WITHIN_MS if begins_anew(machine) else LOST_AFTER_MS
+
+
+def _dead(state: State, machine: Machine, traffic: Traffic | None) -> bool:
+    """Gateways say that an engine there does not answer."""
+    held = state.held.get(machine.facts.machine_id, ())
+    replicas = {shard_id.rpartition("-")[0] for shard_id in held}
+    return traffic is not None and any(traffic.of(one).unanswered >= UNANSWERED_LEAST for one in replicas)
+
+
+def together(state: State, hearing: Hearing, now: datetime) -> tuple[int, int]:
+    """How many machines fell silent together, and of how many."""
+    silent = [one for one in _silent(state, hearing, now) if one is not None]
+    return sum(silent), len(silent)
+
+
+def _silent(state: State, hearing: Hearing, now: datetime) -> Iterator[bool | None]:
+    """Of each machine, whether it was silent lately; None: it has been lost for longer."""
+    within_ms = WITHIN // timedelta(milliseconds=1)
+    for machine_id, machine in state.facts.machines.items():
+        if not machine.joined:
+            continue
+        heard = hearing.get(machine_id)
+        if machine.lost_at is not None:
+            yield True if now - machine.lost_at < WITHIN else None
+        elif heard is None or begins_anew(machine):
+            yield False
+        elif not heard.sampled and state.facts.paused is not None:
+            yield True  # another led when it fell silent
+        else:
+            yield heard.silent_ms >= QUIET_AFTER_MS or (heard.gap_ms is not None and heard.gap_ms < within_ms)
+
+
+def pause_decision(state: State, hearing: Hearing, now: datetime) -> tuple[str, Event] | None:
+    """Placing anew pauses or goes on; None: it stays as it is."""
+    silent, of = together(state, hearing, now)
+    paused = state.facts.paused
+    if paused is None:
+        if silent < LEAST or silent < SHARE * of:
+            return None
+        return f"system.main:silence:{state.nodes}", PlacingPaused(
+            at=now,
+            silent=silent,
+            of=of,
+            least=LEAST,
+            share=SHARE,
+            quiet_ms=QUIET_AFTER_MS,
+            within_ms=WITHIN // timedelta(milliseconds=1),
+            lasts_ms=TOGETHER_MS,
+        )
+    if silent >= LEAST and silent > ENOUGH * of:
+        return None
+    return f"system.main:silence over:{paused.position}", PlacingResumed(
+        at=now,
+        silent=silent,
+        of=of,
+        paused_ms=max(0, (now - paused.at) // timedelta(milliseconds=1)),
+        reason=f"{silent} of {of} machines were silent within the last {WITHIN.seconds} s",
+    )
+
+
+def why_paused(state: State) -> str:
+    """For a person; empty: placing is not paused."""
+    paused = state.facts.paused
+    if paused is None:
+        return ""
+    return (
+        f"{paused.silent} of {paused.of} machines fell silent together at {paused.at:%H:%M:%S} UTC: each may be silent "
+        f"for {TOGETHER_MS // 1000} s before what runs on it is placed anew"
+    )
