@@ -102,7 +102,8 @@ def fields_table(contract: type[Value]) -> list[str]:
     hints, notes = get_type_hints(contract), field_notes(contract)
     rows = ["| field | is | default | meaning |", "|---|---|---|---|"]
     rows += [
-        f"| `{f.name}` | {type_name(hints[f.name])} | {default_text(f)} | {notes.get(f.name, '')} |" for f in fields
+        f"| `{f.encode_name}` | {type_name(hints[f.name])} | {default_text(f)} | {notes.get(f.name, '')} |"
+        for f in fields
     ]
     return [*rows, ""]
 

@@ -1,12 +1,14 @@
 """Records what is new in the contracts: ``python -m tests.golden.record``.
 
-It writes a sample for every tag that has none and the shape of every field that has none. What is recorded is
-what is stored in the logs of those who run llmgw: it is only ever added to, never edited.
+It writes a sample for every tag that has none, the shape of every field that has none, and the values that were
+added to an enumeration. What is recorded is what is stored in the logs of those who run llmgw: it is only ever added
+to, never edited.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,11 @@ from libs.events.document import type_name
 FOLDER = Path(__file__).parent
 SAMPLES = FOLDER / "samples"
 SHAPES = FOLDER / "shapes.json"
+VALUES = re.compile(r"`[^`]*`(?: or `[^`]*`)*")
+"""The values of an enumeration, as ``type_name`` writes them."""
+
+Shapes = dict[str, dict[str, list[Any]]]
+"""Contract (its tag, or the name of a part) to its fields, each with its type and default."""
 
 
 def sample(shape: Any, name: str) -> Any:
@@ -44,7 +51,7 @@ def sample(shape: Any, name: str) -> Any:
         case shapes.DictType():
             return {sample(shape.key_type, ""): sample(shape.value_type, name)}
         case shapes.StructType():
-            fields = {f.name: sample(f.type, f.name) for f in shape.fields}
+            fields = {f.name: sample(f.type, f.encode_name) for f in shape.fields}
             return shape.cls(**fields)
     raise NotImplementedError(f"{name}: {shape}")
 
@@ -58,11 +65,34 @@ def shape_of(contract: type[Any]) -> dict[str, list[Any]]:
         if not field.required:
             value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
             default = json.loads(encode(value))
-        out[field.name] = [type_name(field.type), default]
+        out[field.encode_name] = [type_name(field.type), default]
     return out
 
 
-def every_shape() -> dict[str, dict[str, list[Any]]]:
+def widens(recorded: str, current: str) -> bool:
+    """Whether a type is the recorded one, but for values that were added to its enumerations."""
+    if VALUES.sub("{}", recorded) != VALUES.sub("{}", current):
+        return False
+    before, after = (VALUES.findall(text) for text in (recorded, current))
+    return all(set(a.split(" or ")) <= set(b.split(" or ")) for a, b in zip(before, after, strict=True))
+
+
+def with_additions(recorded: Shapes, current: Shapes) -> Shapes:
+    """What is recorded, and what may be added to it: contracts, fields, values of enumerations.
+
+    Where something else changed the record stays, and differs from what is current.
+    """
+    together = {name: dict(fields) for name, fields in recorded.items()}
+    for name, fields in current.items():
+        known = together.setdefault(name, {})
+        for field, (kind, default) in fields.items():
+            before = known.get(field)
+            if before is None or (widens(before[0], kind) and before[1] == default):
+                known[field] = [kind, default]
+    return together
+
+
+def every_shape() -> Shapes:
     """Every contract and every value it is made of."""
     from typing import get_type_hints
 
@@ -87,10 +117,7 @@ def main() -> None:
         if not path.exists():
             path.write_bytes(encode(sample(shapes.type_info(contract), "")) + b"\n")
     known = json.loads(SHAPES.read_text()) if SHAPES.exists() else {}
-    for name, fields in every_shape().items():
-        recorded = known.setdefault(name, {})
-        for field, shape in fields.items():
-            recorded.setdefault(field, shape)
+    known = with_additions(known, every_shape())
     lines = [f" {json.dumps(name)}: {json.dumps(fields)}" for name, fields in sorted(known.items())]
     SHAPES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
