@@ -60,7 +60,7 @@ bench: .venv/.installed-dev
 	.venv/bin/python -m bench.overhead
 
 docs: .venv/.installed-dev
-	.venv/bin/python -m libs.events.document > docs/events.md
+	.venv/bin/python -m tests.docs
 	.venv/bin/python -m tests.golden.record
 
 clean:

@@ -68,11 +68,11 @@ def values_in(hint: Any) -> Iterator[type[Value]]:
             yield from values_in(inner)
 
 
-def field_notes(contract: type[Value]) -> dict[str, str]:
+def field_notes(contract: type[msgspec.Struct]) -> dict[str, str]:
     """The string below each field, as documentation: from the class and what it inherits from."""
     notes: dict[str, str] = {}
     for cls in reversed(contract.__mro__):
-        if not issubclass(cls, Value) or cls in (Value, msgspec.Struct):
+        if not issubclass(cls, msgspec.Struct) or cls in (Value, msgspec.Struct):
             continue
         body = ast.parse(inspect.getsource(cls)).body[0]
         assert isinstance(body, ast.ClassDef)

@@ -298,8 +298,7 @@ NOT_AGAIN = (b"x-should-retry", b"false")
 """Says to OpenAI's and Anthropic's clients that trying again by themselves is no use."""
 
 
-def stopped(model: str, code: str, reason: str) -> Fault:
-    """``code``: ``system_stopped`` or ``model_stopped``."""
+def stopped(model: str, code: Literal["system_stopped", "model_stopped"], reason: str) -> Fault:
     what = "The system" if code == "system_stopped" else f"The model '{model}'"
     because = f": {reason.strip().rstrip('.')}" if reason.strip() else ""
     return Fault(
