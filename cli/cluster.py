@@ -19,10 +19,10 @@ from cli.failure import Failed
 from cli.home import Home, default
 from cli.output import Output, json_option
 from libs.bus import AskFailed, Bus, BusAway, BusError, BusSettings, Unanswered, connect
-from libs.bus.tasks import end
 from libs.events.commands import Outcome
 from libs.events.contract import Command, Question
 from libs.events.questions import AskUsage, BudgetsAnswer, ListBudgets, ListTenancy, TenancyAnswer, UsageAnswer
+from libs.tasks import end
 
 T = TypeVar("T")
 Paged = ListTenancy | ListBudgets | AskUsage

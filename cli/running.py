@@ -29,6 +29,7 @@ from libs.bus.topology import LEAST_USAGE_BYTES, USAGE_BYTES
 from libs.events.questions import STANDINGS, Standing
 from libs.runtime.servers.nats import NoBinary
 from libs.runtime.servers.postgres import PrepareFailed
+from libs.tasks import end
 
 SERVERS_S = 60.0
 LOOK_AT_DISK_S = 2.0
@@ -125,9 +126,7 @@ class Running:
             failure = error.message
             raise
         finally:
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
-            watching.cancel()
+            await end(starting, watching)
             await self._stop()
             self._phase("failed" if failure else "stopped", failure)
             showing.cancel()

@@ -14,7 +14,7 @@ from .follow import Follower
 from .nats_transport import NatsTransport
 from .owned import Overtaken, OwnedView
 from .snapshot import Snapshot
-from .tasks import supervise
+from .supervision import supervise
 from .topology import NoRoom
 from .transport import AskFailed, BusAway, BusError, Full, Misconfigured, Room, TooLarge
 from .view import View

@@ -24,6 +24,7 @@ from libs.events.questions import STANDINGS, AskStanding, Examine, Examined, Sta
 from libs.events.refusal import Refused
 from libs.events.subjects import elected as elected_subject
 from libs.events.subjects import matches
+from libs.tasks import end
 
 from .aside import stand_aside
 from .bus import Bus, Fence, NotLeader
@@ -32,7 +33,7 @@ from .follow import Follower, gone_back
 from .lease import RENEW_S
 from .metrics import WENT_BACK
 from .snapshot import Snapshot
-from .tasks import end, supervise
+from .supervision import supervise
 from .transport import BusAway, BusError, RawMessage
 from .work import Again, Worker
 
@@ -346,7 +347,7 @@ class Authority(Generic[S]):
         finally:
             self.leading = False
             self._fence = None
-            renewing.cancel()
+            await end(renewing)
             if worker is not None:
                 await worker.stop()
 

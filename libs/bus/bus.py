@@ -34,7 +34,7 @@ from .follow import Follower
 from .lease import Lease
 from .metrics import APPEND_SECONDS, APPENDED, SKIPPED
 from .remembered import forgot
-from .tasks import supervise
+from .supervision import supervise
 from .topology import CONSUMERS
 from .transport import (
     Answerer,

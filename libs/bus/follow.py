@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from libs.tasks import end
+
 from .metrics import WENT_BACK
-from .tasks import end
 from .transport import (
     START_LAST,
     BusAway,

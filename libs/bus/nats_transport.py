@@ -27,7 +27,7 @@ from .nats_answers import NO_MESSAGE, UNREACHABLE, ApiRefused, meaning
 from .nats_client import MendedClient
 from .nats_reader import PullReader
 from .nats_watch import Watch
-from .tasks import supervise
+from .supervision import supervise
 from .transport import (
     START_LAST,
     START_NEW,

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from libs.events import BadPayload, UnknownTag
+from libs.tasks import end
 
 from .delivery import Delivery
 from .metrics import HANDLED
-from .tasks import end, supervise
+from .supervision import supervise
 from .transport import BusAway, RawMessage, Reader, ReaderLost, Transport
 
 log = logging.getLogger("llmgw.bus")

@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import uvloop
 
 from libs.bus import Bus, BusSettings, Misconfigured, connect, keep, supervise, verify
+from libs.tasks import end
 
 from . import logs, metrics, traces
 from .settings import CommonSettings, S
@@ -156,8 +157,7 @@ class Process:
         finally:
             asked.cancel()
             if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await end(task)
 
     async def _start(self) -> None:
         settings = self._settings
@@ -255,9 +255,7 @@ class Process:
         clean = True
         if self._service is not None:
             clean = await self._bounded("finishing", self._service.stop(), timeout_s)
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await end(*self._background)
         if self._bus is not None:
             clean &= await self._bounded("closing the bus", self._bus.close(), CLOSE_TIMEOUT_S)
         if traces.recording():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from libs.bus import Authority, Bus, OwnedView, Snapshot
-from libs.bus.tasks import end
 from libs.events import Event
 from libs.events.questions import AskUsage, ExamineAccounting, ListBudgets, ListTenancy
 from libs.events.views import KeyView, PriceView, Spend
+from libs.tasks import end
 
 from . import core
 from .adapters.postgres import Ledger
@@ -90,7 +90,7 @@ class Accounting:
         await self._price_list.refresh(state)
 
     async def stop(self) -> None:
-        await asyncio.gather(*map(end, self._tasks))
+        await end(*self._tasks)
         await self.authority.stop()
         await self._ledger.close()
 

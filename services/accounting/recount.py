@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from libs.bus import Bus, Delivery
 from libs.events import plane
+from libs.tasks import end
 
 log = logging.getLogger("llmgw.accounting")
 
@@ -47,5 +48,5 @@ async def recount(bus: Bus, after: int, until: int, enter: Callable[[list[Delive
                 log.warning("the ledger is counted anew: %d requests were missing", added)
                 return added
     finally:
-        ending.cancel()
+        await end(ending)
         await follower.stop()

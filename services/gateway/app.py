@@ -9,9 +9,9 @@ import socket
 import uvloop
 
 from libs.bus import Bus, Misconfigured
-from libs.bus.tasks import end
 from libs.runtime import logs, traces
 from libs.runtime.secrets import BadSecret, decode_fleet_secret, read_reference
+from libs.tasks import end
 
 from . import metrics
 from .adapters.identity import identity
@@ -131,7 +131,7 @@ class Gateway:
         ending = asyncio.get_running_loop().call_later(self._ends_after_s, self._engines.end)
         await self._http.stop()
         ending.cancel()
-        await asyncio.gather(*map(end, self._background))
+        await end(*self._background)
         metrics.flush()
         await self._waiting.stop()
         await self._publisher.stop()

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from prometheus_client import Counter
 
 from libs.bus import Bus
-from libs.bus.tasks import end
 from libs.events.policy import VerdictBatch, VerdictRecord
+from libs.tasks import end
 
 log = logging.getLogger("llmgw.guard")
 

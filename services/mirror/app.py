@@ -7,12 +7,12 @@ import logging
 import socket
 
 from libs.bus import Authority, Bus, Misconfigured, OwnedView, Snapshot
-from libs.bus.tasks import end
 from libs.events import Event
 from libs.events.library import ImportUnderWay, MirrorServing
 from libs.events.questions import Examined, ExamineMirror, LibraryAnswer, ListLibrary
 from libs.events.views import LibraryEntry
 from libs.runtime.clock import utc_now
+from libs.tasks import end
 
 from . import core
 from .adapters.http import FileServer
@@ -112,7 +112,7 @@ class Mirror:
         self._imports.stop()
         self._care.stop()
         await self._authority.stop()
-        await asyncio.gather(*map(end, self._tasks))
+        await end(*self._tasks)
         self._library.stop()
         if self._files is not None:
             await asyncio.to_thread(self._files.stop)

@@ -12,6 +12,7 @@ from libs.events import Event
 from libs.events.library import ImportEnded, ImportProgress
 from libs.events.refusal import Refused
 from libs.runtime.clock import utc_now
+from libs.tasks import end
 
 from .adapters.intake import GivenUp
 from .core.state import Import, State
@@ -73,8 +74,7 @@ class Imports:
             event = work.result()
         finally:
             given_up.set()
-            telling.cancel()
-            work.cancel()
+            await end(telling, work)
         if event is not None:
             self._ended[started] = event
             self._told()

@@ -15,6 +15,7 @@ from libs.bus import Bus, BusSettings, connect, supervise
 from libs.bus.identities import node_identity
 from libs.bus.transport import Misconfigured
 from libs.runtime.written import scalars, two_readings
+from libs.tasks import end
 
 from .app import NodeAgent, Shared
 from .machine.discovery import engines
@@ -85,9 +86,7 @@ class Fleet:
 
     async def stop(self) -> None:
         logging.getLogger().removeHandler(self._lines)
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await end(*self._running)
 
     def not_ready(self) -> list[str]:
         ready = sum(not agent.not_ready() for agent in self._agents.values())

@@ -15,6 +15,7 @@ import msgspec
 from libs.events.machine import MachineErrandEnded
 from libs.events.sources import kept_as
 from libs.events.views import Desired, ErrandWanted
+from libs.tasks import end
 
 from .adapters.disk import durable
 from .adapters.weights.store import Rejected
@@ -79,10 +80,7 @@ class Errands:
                 self._under_way[record.number] = self._node.bus.background(f"errand {record.number}", carry_out)
 
     async def close(self) -> None:
-        tasks = list(self._under_way.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*self._under_way.values())
 
     async def _carry_out(self, record: ErrandRecord) -> None:
         try:

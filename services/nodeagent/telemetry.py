@@ -12,8 +12,8 @@ import msgspec
 import psutil
 
 from libs.bus import Bus
-from libs.bus.tasks import end
 from libs.events.machine import MachineSample
+from libs.tasks import end
 
 from .machine.hardware import Hardware
 from .shard.fetching import Fetching
@@ -46,7 +46,7 @@ class Telemetry:
         ]
 
     async def stop(self) -> None:
-        await asyncio.gather(*map(end, self._tasks))
+        await end(*self._tasks)
 
     async def _sample_on(self) -> None:
         psutil.cpu_percent()  # the first call only sets its mark

@@ -65,7 +65,7 @@ SERVICES = sorted((ROOT / "services").rglob("*.py"))
 @pytest.mark.parametrize("file", SERVICES, ids=lambda f: str(f.relative_to(ROOT)))
 def test_supervised_tasks_are_ended_for_certain(file: Path) -> None:
     lines = cancelled_once(file.read_text())
-    assert lines == [], f"{file}, lines {lines}: end it with libs.bus.tasks.end"
+    assert lines == [], f"{file}, lines {lines}: end it with libs.tasks.end"
 
 
 @pytest.mark.parametrize("file", SERVICES, ids=lambda f: str(f.relative_to(ROOT)))

@@ -5,12 +5,13 @@ import asyncio
 import pytest
 
 from libs.bus import BusAway
-from libs.bus.tasks import end, supervise
+from libs.bus.supervision import supervise
 from libs.bus.transport import Full
+from libs.tasks import end
 
 
 async def test_a_task_that_loses_its_first_cancellation_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("libs.bus.tasks.AGAIN_S", 0.05)
+    monkeypatch.setattr("libs.tasks.AGAIN_S", 0.05)
     begun = asyncio.Event()
     lost = 0
 
@@ -45,7 +46,7 @@ async def test_what_an_ended_task_raised_is_dropped() -> None:
 async def test_supervised_work_begins_again_while_the_bus_is_away_and_fails_loudly_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("libs.bus.tasks.RETRY_S", 0.01)
+    monkeypatch.setattr("libs.bus.supervision.RETRY_S", 0.01)
     tries = 0
     failures: list[str] = []
 

@@ -10,9 +10,9 @@ from collections import deque
 import msgspec
 
 from libs.bus import Bus
-from libs.bus.tasks import end
 from libs.events import BadPayload, decode_as
 from libs.events.policy import Check, Segment, Verdict
+from libs.tasks import end
 from services.gateway import metrics
 from services.gateway.core.request.body import MOST_SEGMENTS
 

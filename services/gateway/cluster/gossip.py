@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from libs.bus import Bus, Delivery
-from libs.bus.tasks import end
 from libs.events import Contract, pattern_of
 from libs.events.usage import (
     GatewayChanges,
@@ -27,6 +26,7 @@ from libs.events.usage import (
     Holding,
     Holdings,
 )
+from libs.tasks import end
 from services.gateway.core.admission.budgets import Spending
 from services.gateway.core.admission.other_hosts import Confirming, Neighbours
 from services.gateway.core.admission.rate_windows import Counts
@@ -133,7 +133,7 @@ class Rates:
         ]
 
     async def stop(self) -> None:
-        await asyncio.gather(*map(end, self._tasks))
+        await end(*self._tasks)
         if self._tasks:
             await self._tell_load({}, {})
             await self._tell_whole(leaving=True)

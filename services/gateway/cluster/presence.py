@@ -13,8 +13,8 @@ from pathlib import Path
 
 from libs.bus import Bus, BusAway, Misconfigured
 from libs.bus.lease import RENEW_S, TTL_S
-from libs.bus.tasks import end
 from libs.events import decode_token, encode_token
+from libs.tasks import end
 
 log = logging.getLogger("llmgw.gateway")
 

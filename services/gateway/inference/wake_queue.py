@@ -7,13 +7,13 @@ they are goes with the rates. A route that changes lets those look again whom it
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Collection, Mapping
 
 from libs.bus import Bus, BusError
 from libs.events.commands import WakeModel
+from libs.tasks import end
 from services.gateway import metrics
 from services.gateway.adapters.upstream import Abandoned
 from services.gateway.cluster.views import Routes
@@ -142,7 +142,4 @@ class Waiting:
 
     async def stop(self) -> None:
         self.end()
-        for task in list(self._waking.values()):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end(*self._waking.values())

@@ -19,6 +19,7 @@ from libs.runtime import metrics
 from libs.runtime.run import version
 from libs.runtime.status import PortTaken, StatusServer
 from libs.runtime.systemd import Notifier
+from libs.tasks import end
 from services.gateway.adapters.identity import identity
 from services.gateway.adapters.shared_tables import Beside, prepare
 from services.gateway.http.connection_balance import gone, memory
@@ -105,9 +106,7 @@ class WorkerProcess:
             try:
                 status = await self._process.wait()
             finally:
-                listening.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await listening
+                await end(listening)
         metrics.worker_ended(self._process.pid)
         gone(self._crowd_fd, self._index)
         return status
@@ -190,10 +189,7 @@ class Parent:
         watchdog = supervise(self._notifier.feed_watchdog, name="systemd watchdog", fail=self._fail)
         await self._asked_to_stop.wait()
         clean = await self._stop(keeping)
-        for task in (telling, watchdog):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end(telling, watchdog)
         listening.close()
         os.close(crowd_fd)
         if status is not None:

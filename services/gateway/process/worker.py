@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from libs.bus import Bus
-from libs.bus.tasks import end
 from libs.runtime import run
+from libs.tasks import end
 from services.gateway.adapters.shared_tables import Beside
 from services.gateway.app import Gateway
 from services.gateway.http.connection_balance import Crowd
@@ -85,7 +85,7 @@ class Worker:
 
     async def stop(self) -> None:
         await self._gateway.stop()
-        await asyncio.gather(*map(end, self._tasks))
+        await end(*self._tasks)
 
     def not_ready(self) -> list[str]:
         return self._gateway.not_ready()

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Literal, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 from prometheus_client import Counter
@@ -18,6 +18,7 @@ from libs.events.library import WeightFile
 from libs.events.machine import WeightsHere
 from libs.events.sources import hub_source
 from libs.events.views import WeightsWanted
+from libs.tasks import end
 from services.nodeagent.adapters.weights import download
 from services.nodeagent.adapters.weights.download import Mirror, MirrorFailed, Origin
 from services.nodeagent.adapters.weights.hub import HUGGING_FACE, Hub, Repository
@@ -239,11 +240,9 @@ class Fetching:
         """Stop downloads; what has come in stays."""
         for job in self._jobs.values():
             job.give_up()
-        tasks: list[asyncio.Task[Any]] = [job.task for job in self._jobs.values() if job.task is not None]
-        tasks += self._doubts
-        for doubt in self._doubts:
-            doubt.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*self._doubts)
+        jobs = [job.task for job in self._jobs.values() if job.task is not None]
+        await asyncio.gather(*jobs, return_exceptions=True)
         self._threads.shutdown(wait=False)
 
     async def _file(

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from libs.bus.tasks import end
 from libs.events.machine import ShardOutput
 from libs.events.shard import (
     Phase,
@@ -22,6 +21,7 @@ from libs.events.shard import (
 )
 from libs.runtime.secrets import BadSecret
 from libs.runtime.servers.ports import free_port
+from libs.tasks import end
 from services.nodeagent.adapters.engine import process as processes
 from services.nodeagent.adapters.engine.client import EngineClient
 from services.nodeagent.adapters.engine.output import last_lines
@@ -178,8 +178,7 @@ class ShardLife(ShardState):
 
     async def _begin_anew(self, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
-            earlier.cancel()
-            await asyncio.gather(earlier, return_exceptions=True)
+            await end(earlier)
         await self._until_gone()
         record = self.record
         self._write(phase="accepted", run=record.run + 1, process=None, renewed=record.renewal)
@@ -367,8 +366,7 @@ class ShardLife(ShardState):
 
     async def _stop(self, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
-            earlier.cancel()
-            await asyncio.gather(earlier, return_exceptions=True)
+            await end(earlier)
         await self._until_gone()
         await self._insisting(self._say_stopped)
 

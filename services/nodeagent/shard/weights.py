@@ -14,6 +14,7 @@ from libs.events.sources import (
     source_problem,
 )
 from libs.events.views import ShardWanted, WeightsWanted
+from libs.tasks import end
 from services.nodeagent.adapters.weights import local
 from services.nodeagent.adapters.weights.store import Rejected
 from services.nodeagent.core.engines import Lora
@@ -90,5 +91,4 @@ async def brought(node: Node, wanted: ShardWanted, weights: WeightsWanted) -> Fe
     except Rejected as error:
         raise Failure("fetching", str(error)) from None
     finally:
-        bringing.cancel()
-        await asyncio.gather(bringing, return_exceptions=True)
+        await end(bringing)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from libs.bus import Bus
-from libs.bus.tasks import end
 from libs.events.leadership import SchedulerPulse
 from libs.events.machine import MachineSample, ShardSample
+from libs.tasks import end
 from services.scheduler.core.inputs.heartbeats import QUIET_AFTER_MS, Heard, Hearing
 from services.scheduler.core.inputs.traffic import Traffic
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 
 from libs.bus import Bus, BusAway, TooLarge
-from libs.bus.tasks import end
 from libs.events import (
     Event,
     decode,
     encode,
     subject_of,
 )
+from libs.tasks import end
 
 from . import durable
 

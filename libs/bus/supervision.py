@@ -1,18 +1,15 @@
-"""Tasks whose end nobody misses, and ending them for certain."""
+"""Tasks that do not die alone: begun again while the bus is away, and any other fault of theirs ends the process."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from .transport import BusAway
 
 log = logging.getLogger("llmgw.bus")
 
-AGAIN_S = 6.0
-"""Longer than anything a task of ours does to end in order."""
 RETRY_S = 1.0
 
 
@@ -36,15 +33,3 @@ def supervise(work: Callable[[], Awaitable[None]], *, name: str, fail: Callable[
                 return
 
     return asyncio.create_task(run(), name=name)
-
-
-async def end(task: asyncio.Task[Any]) -> None:
-    """Cancel a task, again if need be, until it has ended; what it raised is dropped.
-
-    Python 3.11's ``wait_for``, on which nats-py's requests wait, loses a cancellation that comes together with the
-    result: a task cancelled once may go on for ever.
-    """
-    while not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=AGAIN_S)
-    await asyncio.gather(task, return_exceptions=True)
