@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 
+from cli.failure import Failed
 from cli.home import Home, default
+from cli.say import say
+from libs.runtime.settings import SettingsError
+from libs.runtime.visible import in_json
+from services import entry
 
 
 @click.command()
@@ -30,6 +33,10 @@ def doctor(as_json: bool, file: Path | None, state_dir: Path | None) -> int:
     if file is None:
         known = Home(state_dir or default()).settings("nodeagent")
         file = known if known.exists() else None
-    command = [sys.executable, "-m", "services.nodeagent.doctor", *(["--json"] if as_json else [])]
-    # The agent's own code, in a process of its own: the command line knows no service.
-    return subprocess.run([*command, *(["--settings", str(file)] if file else [])], check=False).returncode
+    try:
+        report = entry.doctor(file)
+    except SettingsError as error:
+        raise Failed(str(error)) from None
+    # As it is: fields of facts that hold their defaults are left out.
+    say((in_json(report.json()) if as_json else report.text()).rstrip())
+    return int(report.broken)

@@ -18,6 +18,7 @@ from libs.events.contract import Contract
 from libs.events.policy import VerdictBatch
 from libs.events.questions import SchedulerState, StateAnswer
 from libs.events.subjects import plane
+from services.entry import fold_events
 
 TOLD = {"EVENTS": plane("evt"), "USAGE": plane("use")}
 """Streams the story is told from, and their subjects."""
@@ -151,17 +152,15 @@ async def replay(cluster: Cluster, until: datetime | None) -> None:
 
     With --until: nodes and models as they were then.
     """
-    from cli.run import scheduler_fold
-
     if until is not None:
-        past = scheduler_fold(await events_until(cluster, await last_sequence(cluster, "EVENTS"), until))
+        past = fold_events(await events_until(cluster, await last_sequence(cluster, "EVENTS"), until))
         value = {"position": past.position, "hash": past.hash, "nodes": past.nodes(), "models": past.models()}
         said = f"as of {until.astimezone():%Y-%m-%d %H:%M:%S}, event #{past.position}: state {past.hash}"
         cluster.out.one(value, [*past.summary, said])
         return
     leader = await cluster.ask(SchedulerState(), StateAnswer)
     happened = await events_until(cluster, leader.position)
-    found = scheduler_fold(happened)
+    found = fold_events(happened)
     result = Replayed(leader.position, found.hash, leader.hash, found.hash == leader.hash)
     lines = [
         *found.summary,

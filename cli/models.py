@@ -32,6 +32,7 @@ from libs.events.explanation import Explanation
 from libs.events.model import EngineName, ModelSpec, Profile, Scaling
 from libs.events.questions import Examined, ExamineScheduler, ExplainModel, ListModels, ModelExplained, ModelsAnswer
 from libs.events.refusal import Refused
+from services.entry import fold_events
 
 
 @click.group()
@@ -245,14 +246,11 @@ async def explain(cluster: Cluster, name: str, at: datetime | None) -> None:
 
 
 async def _explained_at(cluster: Cluster, name: str, at: datetime) -> ModelExplained:
-    from cli.run import scheduler_fold
-
-    past = scheduler_fold(await events_until(cluster, await last_sequence(cluster, "EVENTS"), at))
+    past = fold_events(await events_until(cluster, await last_sequence(cluster, "EVENTS"), at))
     try:
-        answer: ModelExplained = past.explain(name)
+        return past.explain(name)
     except Refused as refused:
         raise Failed(f"{refused.problems[0].message}, at {at.astimezone():%Y-%m-%d %H:%M:%S}") from None
-    return answer
 
 
 def explained(answer: ModelExplained) -> Iterator[str]:

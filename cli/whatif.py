@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +19,10 @@ from libs.events.commands import DefineModel, DrainNode, RemoveModel, StopModel
 from libs.events.contract import Command
 from libs.events.model import ModelSpec
 from libs.events.refusal import Refused
+from services.entry import fold_events
+
+if TYPE_CHECKING:
+    from services.entry import Move, WhatIf
 
 MARKS = {"start": "+", "stop": "-", "tell": " "}
 
@@ -45,8 +49,6 @@ async def plan(
 
     Everything is done as if machines obeyed at once; nothing is changed.
     """
-    from cli.run import scheduler_fold
-
     items = read(texts(files))
     others = sorted({item.kind for item in items if not isinstance(item.spec, ModelSpec)}, key=KINDS.index)
     if others:
@@ -61,7 +63,7 @@ async def plan(
         raise Failed(f"there is nothing to try, {none}: give a file with models, --stop, --remove, --drain or --lose")
     events = await events_until(cluster, await last_sequence(cluster, "EVENTS"))
     try:
-        found = scheduler_fold(events).what_if(commands, lost, await last_samples(cluster), datetime.now(UTC))
+        found = fold_events(events).what_if(commands, lost, await last_samples(cluster), datetime.now(UTC))
     except Refused as refused:
         raise Failed(_refusal(items, refused)) from None
     cluster.out.one(found, lines(found))
@@ -74,7 +76,7 @@ def _refusal(items: list[Item], refused: Refused) -> str:
     return f"the change{where} would be refused, because of\n" + "\n".join(f"  {one}" for one in said)
 
 
-def lines(found: Any) -> Iterator[str]:
+def lines(found: WhatIf) -> Iterator[str]:
     """A plan for a person."""
     if found.underway:
         yield "under way already:"
@@ -94,5 +96,5 @@ def lines(found: Any) -> Iterator[str]:
         )
 
 
-def _move(move: Any) -> str:
-    return f"{move.model}: {move.sentence}" if move.model else str(move.sentence)
+def _move(move: Move) -> str:
+    return f"{move.model}: {move.sentence}" if move.model else move.sentence

@@ -1,23 +1,17 @@
-"""``python -m services.nodeagent.doctor``: what is wrong with this machine, without the bus.
-
-Exit code 0: nothing is broken. 1: something is, or it could not be looked at.
-"""
+"""What is wrong with this machine, without the bus: ``llmgw doctor``."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import socket
-import sys
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from libs.events.questions import Finding
 from libs.runtime import settings as settings_files
-from libs.runtime.settings import SettingsError
-from libs.runtime.visible import in_json, visible
 
 from .adapters.host.host_access import ThisMachine
 from .core.machine.diagnostics import Facts
@@ -29,25 +23,31 @@ from .settings import NodeAgentSettings
 _HEADS = {"broken": "BROKEN", "costly": "COSTLY", "note": "note  ", "fine": "fine  "}
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="llmgw doctor", allow_abbrev=False)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--settings", type=Path)
-    options = parser.parse_args(arguments)
-    try:
-        settings = load(options.settings)
-    except SettingsError as error:
-        sys.stderr.write(f"llmgw: {error}\n")
-        return 1
-    there = tuple(sorted(asyncio.run(engines(settings))))
-    facts = gather(ThisMachine(), settings, there)
-    found = examine(facts).findings
-    sys.stdout.write(
-        in_json(as_json(settings.machine_id, facts, found))
-        if options.json
-        else visible(as_text(settings.machine_id, found))
-    )
-    return code(found)
+@dataclass(frozen=True)
+class Report:
+    """What was found on this machine, and every fact it was concluded from."""
+
+    machine_id: str
+    facts: Facts
+    findings: tuple[Finding, ...]
+
+    @property
+    def broken(self) -> bool:
+        """Whether something cannot work as it is."""
+        return bool(code(self.findings))
+
+    def json(self) -> str:
+        return as_json(self.machine_id, self.facts, self.findings)
+
+    def text(self) -> str:
+        return as_text(self.machine_id, self.findings)
+
+
+def report(file: Path | None) -> Report:
+    """Look this machine over, with the settings of its agent where there is a file of them. Raises SettingsError."""
+    settings = load(file)
+    facts = gather(ThisMachine(), settings, tuple(sorted(asyncio.run(engines(settings)))))
+    return Report(settings.machine_id, facts, examine(facts).findings)
 
 
 def load(file: Path | None) -> NodeAgentSettings:
@@ -79,7 +79,3 @@ def as_text(machine_id: str, found: tuple[Finding, ...]) -> str:
         if one.fix:
             lines.append(f"        fix:   {one.fix}")
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

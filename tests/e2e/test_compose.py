@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from cli.main import llmgw
-from cli.run import SERVICES, load_kind
 from libs.bus.identities import SERVICES as IDENTITIES
 from libs.runtime.servers.nats import NatsFiles
 from libs.runtime.settings import variable
+from services.entry import SERVICES, settings_type
 
 from .compose import DIRECTORY, VARIABLE, Stack, load
 
@@ -70,7 +70,7 @@ def test_a_command_is_one_that_llmgw_has(name: str, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("name", RUN)
 def test_a_service_is_told_settings_that_it_has(name: str) -> None:
     service = OURS[name]["command"][1]
-    known = {variable(service, field) for field in load_kind(service).__struct_fields__}
+    known = {variable(service, field) for field in settings_type(service).__struct_fields__}
 
     assert set(OURS[name]["environment"]) <= known
 

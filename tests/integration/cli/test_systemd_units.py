@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.run import SERVICES, load_kind
 from libs.runtime.settings import variable
+from services.entry import SERVICES, settings_type
 
 UNITS = Path(__file__).parents[3] / "deploy" / "systemd"
 SERVICE_UNITS = sorted(UNITS.glob("*.service"))
@@ -57,7 +57,7 @@ def test_every_service_has_a_unit_and_the_target_wants_it() -> None:
 def test_a_unit_starts_its_service_with_settings_that_exist(unit: Path) -> None:
     service = service_of(unit)
     assert values(unit, "ExecStart") == [f"/opt/llmgw/bin/llmgw run {service} --settings /etc/llmgw/{service}.yaml"]
-    known = {variable(service, field) for field in load_kind(service).__struct_fields__}
+    known = {variable(service, field) for field in settings_type(service).__struct_fields__}
     credentials = {value.partition(":")[0] for value in values(unit, "LoadCredential")}
     for setting in values(unit, "Environment"):
         name, _, value = setting.partition("=")
