@@ -16,6 +16,7 @@ from cli.cluster import ASK_S, Cluster, locate, location_options, quiet, reached
 from cli.failure import Failed
 from cli.output import Output, json_option
 from libs.bus import Delivery
+from libs.engines import traits_of
 from libs.events.machine import MachineRegistered, MachineSample
 from libs.events.questions import LibraryAnswer, ListLibrary, ListNodes, NodesAnswer
 from libs.events.subjects import pattern_of
@@ -209,7 +210,7 @@ def layout(way: Way) -> str:
     cards = f"{way.cards} x {way.gpu_class}"
     if way.nodes > 1:
         cards = f"{way.nodes} nodes x {cards}"
-    if way.pipeline > 1 and way.engine == "vllm":
+    if way.pipeline > 1 and traits_of(way.engine).splits == "tensors":
         cards += f", pipeline {way.pipeline}"
     if way.expert_parallel:
         cards += ", expert parallel"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import get_args
 
 import click
 import msgspec
@@ -16,6 +15,7 @@ from cli.headers import headers_of_models
 from cli.model_plan import plan_model
 from cli.past import TIME, events_until
 from cli.plan import differences
+from libs.engines import ENGINES
 from libs.events.codec import encode
 from libs.events.commands import (
     DefineModel,
@@ -29,7 +29,7 @@ from libs.events.commands import (
     WakeModel,
 )
 from libs.events.explanation import Explanation
-from libs.events.model import EngineName, ModelSpec, Profile, Scaling
+from libs.events.model import ModelSpec, Profile, Scaling
 from libs.events.questions import Examined, ExamineScheduler, ExplainModel, ListModels, ModelExplained, ModelsAnswer
 from libs.events.refusal import Refused
 from services.entry import fold_events
@@ -81,7 +81,7 @@ async def show(cluster: Cluster, name: str) -> None:
 
 @model.command("define")
 @click.argument("name")
-@click.option("--engine", required=True, type=click.Choice(get_args(EngineName)))
+@click.option("--engine", required=True, type=click.Choice(list(ENGINES)))
 @click.option(
     "--source", metavar="library:NAME[@VERSION]|file:/PATH|hf:ORG/NAME@COMMIT", help="Weights. Only `sim` needs none."
 )
@@ -98,7 +98,7 @@ async def show(cluster: Cluster, name: str) -> None:
 async def define(
     cluster: Cluster,
     name: str,
-    engine: EngineName,
+    engine: str,
     source: str | None,
     aliases: tuple[str, ...],
     memory_mb: int | None,

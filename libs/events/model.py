@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from libs.engines import ENGINES
 
 from .contract import Event, Value, registered
 from .explanation import Explanation
 
-EngineName = Literal["llamacpp", "vllm", "sglang", "trtllm", "comfyui", "sim"]
+if TYPE_CHECKING:
+    EngineName: TypeAlias = str
+else:
+    EngineName = Literal[tuple(ENGINES)]
 
 
 class Profile(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -68,8 +68,9 @@ def cache(facts: Facts, load: Load, step: int, cells: int) -> int:
     return total * load.parallel
 
 
-def vllm(facts: Facts, load: Load, tensor: int, pipeline: int) -> Need:
-    """Of each card: a pipeline of stages, in each of them a width of tensor parallelism.
+def paged(facts: Facts, load: Load, tensor: int, pipeline: int) -> Need:
+    """Of each card, for an engine whose cache is in pages (vLLM): a pipeline of stages, in each of them a width of
+    tensor parallelism.
 
     The cache is divided among the stages and, within one, among as many cards as there are KV heads; past them each
     card holds a copy.
@@ -79,8 +80,9 @@ def vllm(facts: Facts, load: Load, tensor: int, pipeline: int) -> Need:
     return Need(weights=round(weights), context=round(kept), engine=round(VLLM_OWN + weights * VLLM_OWN_SHARE))
 
 
-def llamacpp(facts: Facts, load: Load, cards: int) -> Need:
-    """Of each card when llama.cpp splits the layers among them; every card has a compute buffer of its own."""
+def slots(facts: Facts, load: Load, cards: int) -> Need:
+    """Of each card, for an engine with one slot a request (llama.cpp) that splits the layers among its cards; every
+    card has a compute buffer of its own."""
     kept = cache(facts, load, load.step, LLAMACPP_CELLS)
     return Need(
         weights=round(facts.weights.total / cards),
@@ -89,7 +91,7 @@ def llamacpp(facts: Facts, load: Load, cards: int) -> Need:
     )
 
 
-def llamacpp_process(facts: Facts, load: Load) -> Need:
+def slots_in_main_memory(facts: Facts, load: Load) -> Need:
     """Of main memory, for llama.cpp's server on the CPU.
 
     Weights are counted as the process shows them: the mapped file, and the second copy of what it repacks.

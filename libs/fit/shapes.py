@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from libs.engines import planned, traits_of
+
 from . import memory, speed
 from .facts import Facts
 from .hardware import Card, Host, linked
@@ -143,10 +145,10 @@ def _in_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host], nu
     reasons: list[Reason | None] = [capability_reason(facts, cards)] if facts.format == "safetensors" else []
     width, link = number // pipeline, ""
     if facts.format == "gguf":
-        need, link, width = memory.llamacpp(facts, load, number), "layer split" if number > 1 else "", 1
+        need, link, width = memory.slots(facts, load, number), "layer split" if number > 1 else "", 1
         pipeline = number
     else:
-        need = memory.vllm(facts, load, width, pipeline)
+        need = memory.paged(facts, load, width, pipeline)
         reasons.append(width_reason(facts, width))
         if number > 1:
             states = {host.id: linked(host, host.of_class(gpu_class), number) for host in able}
@@ -165,7 +167,7 @@ def _in_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host], nu
     way = Way(
         model=facts.name,
         precision=facts.precision,
-        engine="llamacpp" if facts.format == "gguf" else "vllm",
+        engine=planned(facts.format),
         gpu_class=gpu_class,
         cards=number,
         tensor=width,
@@ -203,7 +205,7 @@ def several_nodes(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host
     widths = [_width(facts, gpu_class, hosts, cards) for cards in range(1, most + 1)]
     shapes = [(nodes, width) for width in widths for nodes in range(2, min(len(width.hosts), facts.layers) + 1)]
     for nodes, width in sorted(shapes, key=lambda shape: (shape[0] * shape[1].cards, shape[0])):
-        need = memory.vllm(facts, load, width.cards, nodes)
+        need = memory.paged(facts, load, width.cards, nodes)
         reasons = list(width.reasons)
         if width.joined < nodes:
             reasons.append(NOT_JOINED)
@@ -212,7 +214,7 @@ def several_nodes(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host
         yield Way(
             model=facts.name,
             precision=facts.precision,
-            engine="vllm",
+            engine=planned(facts.format),
             gpu_class=gpu_class,
             nodes=nodes,
             cards=width.cards,
@@ -251,7 +253,7 @@ def finished(facts: Facts, way: Way, hosts: Sequence[Host]) -> Way:
 
 def on_cpu(facts: Facts, load: Load, hosts: Sequence[Host]) -> Way:
     """llama.cpp in main memory, on half a machine's cores."""
-    need = memory.llamacpp_process(facts, load)
+    need = memory.slots_in_main_memory(facts, load)
     largest = max(host.usable_memory_bytes for host in hosts)
     reason = memory_reason(need, largest, "the largest machine")
     able = [host for host in hosts if host.usable_memory_bytes >= need.total]
@@ -265,7 +267,7 @@ def on_cpu(facts: Facts, load: Load, hosts: Sequence[Host]) -> Way:
     return Way(
         model=facts.name,
         precision=facts.precision,
-        engine="llamacpp",
+        engine=planned(facts.format),
         need=need,
         usable_bytes=largest,
         rejected=(reason,) if reason else (),
@@ -311,7 +313,7 @@ def _paced(facts: Facts, way: Way, cards: Sequence[Card]) -> Way:
             return msgspec.structs.replace(way, pace=f"the bandwidth of a card {name} is not known")
         bandwidths.append(known * card.share)
     slowest = min(bandwidths)
-    if way.engine == "llamacpp":
+    if traits_of(way.engine).splits == "layers":
         pace = speed.layer_split(facts, slowest, way.cards)
     else:
         link = "PCIe" if way.link == "PCIe" else "NVLink"

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from libs.engines import planned, traits_of
+
 from . import memory
 from .facts import Facts, Unreadable
 from .hardware import Host
@@ -81,16 +83,14 @@ def _ways(facts: Facts, load: Load, hosts: Sequence[Host]) -> Iterator[Way]:
     if facts.format == "gguf":
         yield on_cpu(facts, load, hosts)
     elif not classes:
+        engine = planned(facts.format)
+        unknown = f"what {traits_of(engine).called} takes of main memory is not known, and there are no GPUs"
         yield Way(
             model=facts.name,
             precision=facts.precision,
-            engine="vllm",
-            need=memory.vllm(facts, load, 1, 1),
-            rejected=(
-                Reason(
-                    "engine", "vLLM needs GPUs and there are none: plan a GGUF of the model for llama.cpp on the CPU"
-                ),
-            ),
+            engine=engine,
+            need=memory.paged(facts, load, 1, 1),
+            rejected=(Reason("engine", f"{unknown}: plan a GGUF of the model for the CPU"),),
         )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .flags import ANY, ARGPARSE, REFUSED, WORDS
-from .words import BY_WORD
+from libs.engines import traits_of
+from libs.engines.refused import WORDS
 
 NUMBER = re.compile(r"^-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
 
@@ -40,18 +40,18 @@ def name_of(argument: str) -> str:
 
 
 def _refusal(engine: str, name: str) -> str | None:
-    table = REFUSED.get(engine, ANY)
-    if engine == "vllm" and name.startswith("-O."):
-        name = "-cc"  # vLLM's older spelling of a part of its compilation options
+    options = traits_of(engine).arguments
+    table = options.refused
+    name = next((option for prefix, option in options.spellings.items() if name.startswith(prefix)), name)
     if name in table:
         return table[name] or None
-    if engine in ARGPARSE:
+    if options.abbreviates:
         if name.startswith("--"):
             # A beginning is the option, as long as no other begins so; those that are no option at all are no loss.
             for refused, why in table.items():
                 if why and refused.startswith(name):
                     return f"{why} (it reads as {refused})"
-            for refused in BY_WORD.get(engine, ()):
+            for refused in options.refused_by_word:
                 if refused.startswith(name):
                     return f"{_by_word(refused)} (it reads as {refused})"
         else:

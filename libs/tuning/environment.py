@@ -5,17 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from libs.engines import ENGINES
+
 from .arguments import argument_problem
 
-FAMILIES = ("CUDA_", "NCCL_", "NVTE_", "GLOO_", "UCX_", "TORCH_", "PYTORCH_", "VLLM_", "SGLANG_", "GGML_", "LLAMA_",
-            "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TRITON_", "FLASHINFER_", "TRTLLM_", "TLLM_",
-            "SIM_")  # fmt: skip
+_ENGINES = tuple(traits.variables for traits in ENGINES.values())
+
+FAMILIES = (
+    *("CUDA_", "NCCL_", "NVTE_", "GLOO_", "UCX_", "TORCH_", "PYTORCH_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
+    *("TRITON_", "FLASHINFER_"),
+    *(family for variables in _ENGINES for family in variables.families),
+)
 
 _EXACT = frozenset({"TOKENIZERS_PARALLELISM", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED", "TZ", "MALLOC_ARENA_MAX"})
 
 _AGENTS = frozenset({
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX",
-    "NCCL_MNNVL_ENABLE", "GLOO_SOCKET_IFNAME", "NCCL_COMM_ID", "VLLM_HOST_IP", "VLLM_API_KEY", "LLAMA_API_KEY",
+    "NCCL_MNNVL_ENABLE", "GLOO_SOCKET_IFNAME", "NCCL_COMM_ID",
+    *(name for variables in _ENGINES for name in variables.ours),
+    *(traits.key_variable for traits in ENGINES.values() if traits.key_variable),
 })  # fmt: skip
 
 _OPENS = frozenset({
@@ -34,9 +42,9 @@ _ENDINGS = ("PATH", "DIR", "FILE", "URL", "TOKEN", "SECRET", "PLUGIN")
 """Of a word, for names written without the underscore."""
 
 _HARMLESS = frozenset({
-    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "NCCL_DEBUG_SUBSYS", "VLLM_CPU_KVCACHE_SPACE",
-    "CUDA_DEVICE_MAX_CONNECTIONS", "VLLM_ALLOW_LONG_MAX_MODEL_LEN", "NCCL_IB_TC", "NCCL_IB_TIMEOUT",
-    "VLLM_LOGGING_LEVEL", "VLLM_FLASHINFER_MOE_BACKEND", "TRITON_CACHE_AUTOTUNING",
+    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "NCCL_DEBUG_SUBSYS", "CUDA_DEVICE_MAX_CONNECTIONS",
+    "NCCL_IB_TC", "NCCL_IB_TIMEOUT", "TRITON_CACHE_AUTOTUNING",
+    *(name for variables in _ENGINES for name in variables.harmless),
 })  # fmt: skip
 """Looked at, whatever a word in them suggests."""
 
@@ -45,8 +53,9 @@ _NAME = re.compile(r"^[A-Z][A-Z0-9_]*\Z")
 
 def environment_problem(engine: str, name: str, value: str) -> str | None:
     """Why one variable is refused, or None."""
-    if name.startswith("LLAMA_ARG_"):
-        flag = "--" + name.removeprefix("LLAMA_ARG_").lower().replace("_", "-")
+    prefix = next((one.options_as for one in _ENGINES if one.options_as and name.startswith(one.options_as)), None)
+    if prefix is not None:
+        flag = "--" + name.removeprefix(prefix).lower().replace("_", "-")
         why = argument_problem(engine, flag)
         return f"it is the option {flag} in another spelling" + (f" ({why})" if why else "") + "; put it under args"
     if _NAME.match(name) is None:

@@ -12,7 +12,8 @@ import signal
 import sys
 from typing import Any
 
-from libs.tuning.options import LLAMACPP_OPTIONS, Option
+from libs.engines import Option
+from libs.engines.llamacpp import OPTIONS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,11 +28,11 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--threads", type=int, default=1)
     for always in ("--metrics", "--no-slots", "--no-webui"):
         options.add_argument(always, action="store_true")
-    for flag in LLAMACPP_OPTIONS:
+    for flag in OPTIONS:
         if flag.takes_value:
-            options.add_argument(*flag.names, dest=flag.field, type=int if flag.kind == "int" else str)
+            options.add_argument(*flag.names, dest=flag.parameter, type=int if flag.kind == "int" else str)
         else:
-            options.add_argument(*flag.names, dest=flag.field, action="store_true")
+            options.add_argument(*flag.names, dest=flag.parameter, action="store_true")
     return options
 
 
@@ -75,10 +76,10 @@ def parameters(options: argparse.Namespace, library: Any, key: str | None) -> An
     params.verbosity = 4
     if key:
         params.api_keys = [key]
-    for flag in LLAMACPP_OPTIONS:
-        given = getattr(options, flag.field)
+    for flag in OPTIONS:
+        given = getattr(options, flag.parameter)
         if given is not None and given is not False:
-            setattr(params, flag.field, value_of(flag, given, library))
+            setattr(params, flag.parameter, value_of(flag, given, library))
     return params
 
 

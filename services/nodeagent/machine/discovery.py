@@ -91,7 +91,7 @@ async def _vllm(settings: NodeAgentSettings) -> tuple[Engine, EngineFound] | Non
 
 async def _sglang(settings: NodeAgentSettings) -> tuple[Engine, EngineFound] | None:
     there = _named(settings, "sglang") or await _own(settings, "sglang", "python")
-    launcher = str(Path(__file__).parent / "engines" / "sglang_launcher.py")
+    launcher = str(Path(__file__).parent.parent / "engines" / "sglang_launcher.py")
     return (Sglang(python=there[0], launcher=launcher), there[1]) if there else None
 
 

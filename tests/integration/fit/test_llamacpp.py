@@ -16,7 +16,7 @@ import pytest
 
 from libs.fit import Facts, Load
 from libs.fit.headers import open_source, read
-from libs.fit.memory import MIB, llamacpp_process
+from libs.fit.memory import MIB, slots_in_main_memory
 from libs.testing import eventually
 
 PROMPT_WORDS = 400
@@ -93,7 +93,7 @@ async def test_predicted_memory_is_within_15_percent(
     weights: Path, facts: Facts, tmp_path: Path, context: int, parallel: int
 ) -> None:
     load = Load(context=context, parallel=parallel)
-    predicted = llamacpp_process(facts, load).total / MIB
+    predicted = slots_in_main_memory(facts, load).total / MIB
 
     with started(weights, tmp_path / "server.log", load) as server:
         url = await eventually(server.url, 60)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from libs.fit import Load
-from libs.fit.memory import GIB, MIB, cache, compute_buffer, llamacpp, llamacpp_process, outputs, vllm
+from libs.fit.memory import GIB, MIB, cache, compute_buffer, outputs, paged, slots, slots_in_main_memory
 from tests.unit.fit.models import experts, gemma, invented, published, qwen
 
 
 def test_a_card_of_four() -> None:
-    need = vllm(published("llama-3-70b"), Load(context=8192, parallel=4), tensor=4, pipeline=1)
+    need = paged(published("llama-3-70b"), Load(context=8192, parallel=4), tensor=4, pipeline=1)
 
     assert need.weights == 141_107_412_992 / 4
     assert need.context == 327_680 * 8192 * 4 / 4
@@ -26,7 +26,7 @@ def test_a_card_of_four() -> None:
 def test_past_the_kv_heads_each_card_holds_a_copy(tensor: int, pipeline: int, shares: int) -> None:
     facts, load = invented(100), Load(context=1024, parallel=2)
 
-    need = vllm(facts, load, tensor, pipeline)
+    need = paged(facts, load, tensor, pipeline)
 
     assert need.context == round(facts.token_bytes * 1024 * 2 / shares)
     assert need.weights == round(100 * GIB / (tensor * pipeline))
@@ -35,16 +35,16 @@ def test_past_the_kv_heads_each_card_holds_a_copy(tensor: int, pipeline: int, sh
 def test_latent_attention_is_copied_to_every_card_of_a_stage() -> None:
     facts, load = published("deepseek-v3"), Load(context=1000, parallel=1)
 
-    assert vllm(facts, load, 8, 1).context == 70_272 * 1000
-    assert vllm(facts, load, 8, 2).context == 70_272 * 1000 / 2
+    assert paged(facts, load, 8, 1).context == 70_272 * 1000
+    assert paged(facts, load, 8, 2).context == 70_272 * 1000 / 2
 
 
 def test_layers_with_a_window_keep_no_more_than_that_and_a_step() -> None:
     facts = published("gemma-3-27b")
 
     # 10 layers keep every token, 52 the last 1,024 and the 2,048 being worked on; 8 KiB a token and layer.
-    assert vllm(facts, Load(context=32768, parallel=1), 1, 1).context == 8192 * (10 * 32768 + 52 * 3072)
-    assert vllm(facts, Load(context=2048, parallel=1), 1, 1).context == 8192 * 62 * 2048
+    assert paged(facts, Load(context=32768, parallel=1), 1, 1).context == 8192 * (10 * 32768 + 52 * 3072)
+    assert paged(facts, Load(context=2048, parallel=1), 1, 1).context == 8192 * 62 * 2048
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_layers_with_a_window_keep_no_more_than_that_and_a_step() -> None:
 def test_llamacpp_allocates_what_it_prints(context: int, parallel: int, kept_mib: int, compute_mib: float) -> None:
     facts, load = gemma(), Load(context=context, parallel=parallel)
 
-    need = llamacpp_process(facts, load)
+    need = slots_in_main_memory(facts, load)
 
     assert need.context == kept_mib * MIB
     assert compute_buffer(facts, load) / MIB == pytest.approx(compute_mib, rel=0.05)
@@ -70,7 +70,7 @@ def test_llamacpp_rounds_its_cells() -> None:
 def test_llamacpp_splits_layers() -> None:
     facts, load = qwen(), Load(context=4096, parallel=2)
 
-    one, four = llamacpp(facts, load, 1), llamacpp(facts, load, 4)
+    one, four = slots(facts, load, 1), slots(facts, load, 4)
 
     assert four.weights == round(one.weights / 4)
     assert four.context == round(one.context / 4)
@@ -80,4 +80,4 @@ def test_llamacpp_splits_layers() -> None:
 def test_experts_need_no_less() -> None:
     load = Load(context=1024)
 
-    assert vllm(experts(100), load, 4, 1) == vllm(invented(100), load, 4, 1)
+    assert paged(experts(100), load, 4, 1) == paged(invented(100), load, 4, 1)

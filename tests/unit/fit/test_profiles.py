@@ -7,7 +7,7 @@ import pytest
 
 from libs.events.model import ModelSpec, Profile
 from libs.fit import Load, need_of, pace_of, plan, problems_of, profile_of
-from libs.fit.memory import MIB, llamacpp, llamacpp_process, vllm
+from libs.fit.memory import MIB, paged, slots, slots_in_main_memory
 from libs.tuning import argument_problems
 from services.scheduler.core.commands import validation
 from services.scheduler.core.state.state import State
@@ -73,10 +73,10 @@ def test_what_profiles_need() -> None:
         return need_of(gemma(), Profile(name="p", engine=engine, parallel=2, **fields), 4096)
 
     load = Load(context=4096, parallel=2)
-    assert need("llamacpp") == llamacpp_process(gemma(), load)
-    assert need("llamacpp", gpu_class="l4-24g", gpus_per_node=2) == llamacpp(gemma(), load, 2)
-    assert need("vllm", gpu_class="l4-24g", gpus_per_node=2, nodes=3) == vllm(gemma(), load, 2, 3)
-    assert need("vllm", gpu_class="l4-24g", gpus_per_node=2, tp=1, pp=2) == vllm(gemma(), load, 1, 2)
+    assert need("llamacpp") == slots_in_main_memory(gemma(), load)
+    assert need("llamacpp", gpu_class="l4-24g", gpus_per_node=2) == slots(gemma(), load, 2)
+    assert need("vllm", gpu_class="l4-24g", gpus_per_node=2, nodes=3) == paged(gemma(), load, 2, 3)
+    assert need("vllm", gpu_class="l4-24g", gpus_per_node=2, tp=1, pp=2) == paged(gemma(), load, 1, 2)
     assert need("comfyui", gpu_class="l4-24g", gpus_per_node=1) is None
 
 

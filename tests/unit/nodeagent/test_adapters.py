@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from libs.engines import ENGINES
 from libs.events.machine import FabricPort, Gpu, MigInstance
 from libs.events.views import ShardWanted
-from libs.tuning.recorded import RECORDED
 from services.nodeagent.adapters.engine import installed
 from services.nodeagent.adapters.gpu.nvml import Nvml
 from services.nodeagent.core.engines import Comfyui, Place, Sglang, Trtllm, Vllm, environment
@@ -37,6 +37,13 @@ def wants(engine: str, **fields: Any) -> ShardWanted:
 
 def after(command: list[str], option: str) -> str:
     return command[command.index(option) + 1]
+
+
+def recorded(engine: str) -> tuple[str, ...]:
+    """Every option its own parser has."""
+    options = ENGINES[engine].arguments.recorded
+    assert options is not None
+    return options
 
 
 def options(command: list[str]) -> set[str]:
@@ -93,7 +100,7 @@ def test_comfyui_keeps_its_files_to_itself() -> None:
     ],
 )
 def test_every_option_is_one_the_engine_has(engine: str, command: list[str]) -> None:
-    assert options(command) <= set(RECORDED[engine])
+    assert options(command) <= set(recorded(engine))
 
 
 @pytest.mark.parametrize("engine", [VLLM, SGLANG, TRTLLM, COMFY])

@@ -11,7 +11,7 @@ from libs.events.views import LoraWanted
 from services.nodeagent.core.engines import LlamaCpp, Lora, Sim
 from services.nodeagent.core.shard.weights import used_by
 
-from .test_adapters import COMFY, GANG, GPUS, PLACE, RECORDED, SGLANG, TRTLLM, UUIDS, VLLM, after, options, wants
+from .test_adapters import COMFY, GANG, GPUS, PLACE, SGLANG, TRTLLM, UUIDS, VLLM, after, options, recorded, wants
 from .wanted import gguf, shard, weights
 
 PEFT = weights(gguf("c" * 64, path="adapter_config.json"), gguf("d" * 64, path="adapter_model.safetensors"), name="l")
@@ -26,7 +26,7 @@ def test_vllm_is_told_names_folders_and_the_rank() -> None:
     at = command.index("--lora-modules")
     assert command[at + 1 : at + 3] == ["law=/w/l/v1", "tax=/w/t/v1"]
     assert (after(command, "--max-loras"), after(command, "--max-lora-rank")) == ("2", "16")
-    assert options(command) <= set(RECORDED["vllm"])
+    assert options(command) <= set(recorded("vllm"))
     worker = VLLM.command(wants("vllm", loras=ASKED, rank=1, **GANG), THERE)
     assert "--enable-lora" in worker
     assert "--lora-modules" not in worker, "it has no door"
@@ -38,7 +38,7 @@ def test_sglang_is_told_names_and_folders() -> None:
     at = command.index("--lora-paths")
     assert command[at + 1 : at + 3] == ["law=/w/l/v1", "tax=/w/t/v1"]
     assert after(command, "--max-loras-per-batch") == "3"
-    assert options(command) <= set(RECORDED["sglang"])
+    assert options(command) <= set(recorded("sglang"))
 
 
 def test_a_folder_that_is_no_adapter_is_refused_before_anything_is_fetched() -> None:

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from libs.engines import ENGINES
+from libs.engines.refused import ANY, WORDS
 from libs.tuning import (
     argument_problem,
     argument_problems,
@@ -17,8 +19,10 @@ from libs.tuning import (
     option_problems,
 )
 from libs.tuning.arguments import name_of
-from libs.tuning.flags import ANY, ARGPARSE, REFUSED, WORDS
-from libs.tuning.recorded import RECORDED as FLAGS
+
+FLAGS = {name: engine.arguments.recorded for name, engine in ENGINES.items() if engine.arguments.recorded}
+REFUSED = {name: engine.arguments.refused for name, engine in ENGINES.items()}
+ARGPARSE = {name for name, engine in ENGINES.items() if engine.arguments.abbreviates}
 
 
 def refused(engine: str) -> list[str]:

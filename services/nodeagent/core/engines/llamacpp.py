@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from libs.engines.llamacpp import BATCH, STEP
 from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
-from libs.tuning.options import BATCH, STEP, has, whole_inputs
+from libs.tuning.options import has, whole_inputs
 from services.nodeagent.core.shard.engine_metrics import MetricNames
 from services.nodeagent.core.shard.offload import Layout, of_llamacpp
 
@@ -17,7 +18,7 @@ from .base import Place, Prometheus, cores_for, misunderstood, no_loras, unsafe
 
 def _batches(wanted: ShardWanted) -> list[str]:
     """An input that becomes a vector is read in one batch: of 512 tokens unless told otherwise, whatever its length."""
-    if not whole_inputs(wanted.args):
+    if not whole_inputs(wanted.engine, wanted.args):
         return []
     tokens = str(wanted.context_length)
     batch = [] if has(wanted.args, BATCH) else ["--batch-size", tokens]

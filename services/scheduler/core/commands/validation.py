@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 
+from libs.engines import ENGINES, traits_of
 from libs.events import encode
 from libs.events.commands import Problem
 from libs.events.model import (
@@ -42,7 +43,6 @@ REPLICAS_MOST = 10_000
 PARALLEL_MOST = 4_096
 NODES_MOST = 64
 STARTUP_LEAST_S, STARTUP_MOST_S = 10, 86_400
-NEEDS_GPU = frozenset({"sglang", "trtllm", "comfyui"})
 
 
 def fingerprint(spec: ModelSpec) -> str:
@@ -173,7 +173,7 @@ def _model(spec: ModelSpec) -> Iterator[Problem]:
     if not spec.profiles:
         yield _problem("profiles", "there is none: state at least one way to run the model")
     if spec.source is None:
-        for engine in sorted({p.engine for p in spec.profiles} - {"sim"}):
+        for engine in sorted({p.engine for p in spec.profiles if not traits_of(p.engine).simulated}):
             yield _problem("source", f"the engine {engine} needs weights: state {FORMS}")
     elif (wrong := source_problem(spec.source)) is not None:
         yield _problem("source", wrong)
@@ -202,7 +202,8 @@ def _figures(spec: ModelSpec, source: str) -> Iterator[Problem]:
     unseen = f"the cluster does not see the headers of {source}, so what it takes must be stated"
     for i, profile in enumerate(spec.profiles):
         # A profile for the CPU says it in any case.
-        if profile.engine != "sim" and profile.gpu_class is not None and profile.min_gpu_memory_mb is None:
+        stated = profile.gpu_class is None or profile.min_gpu_memory_mb is not None
+        if not stated and not traits_of(profile.engine).simulated:
             yield _problem(f"profiles[{i}].min_gpu_memory_mb", f"{unseen}: state the MB it needs of each GPU")
 
 
@@ -230,10 +231,6 @@ def scaling_problems(scaling: Scaling, prefix: str) -> Iterator[Problem]:
         yield _problem(f"{prefix}target_ttft_ms", f"{scaling.target_ttft_ms} ms: state at least 1, or leave it out")
 
 
-TUNED_ENGINES = ("vllm", "sglang", "sim")
-"""Those that load fine-tunings beside their weights."""
-
-
 def _profile(state: State, spec: ModelSpec, index: int, profile: Profile) -> Iterator[Problem]:
     at = f"profiles[{index}]."
     if not NAME.match(profile.name):
@@ -247,8 +244,9 @@ def _profile(state: State, spec: ModelSpec, index: int, profile: Profile) -> Ite
     for key, value in profile.node_selector.items():
         if not key or not value:
             yield _problem(f"{at}node_selector", f"{key!r}: {value!r} has an empty side: state a label and its value")
-    if spec.adapters and profile.engine not in TUNED_ENGINES:
-        why = f"{profile.engine} does not answer under an adapter's own name: {', '.join(TUNED_ENGINES)} do"
+    if spec.adapters and not traits_of(profile.engine).loras:
+        able = ", ".join(name for name, engine in ENGINES.items() if engine.loras)
+        why = f"{profile.engine} does not answer under an adapter's own name: {able} do"
         yield _problem(f"{at}engine", why)
     refused = argument_problems(profile.engine, profile.args)
     unknown = option_problems(profile.engine, profile.args) if _options_known(state, profile.engine) else {}
@@ -259,18 +257,17 @@ def _profile(state: State, spec: ModelSpec, index: int, profile: Profile) -> Ite
 
 
 def _options_known(state: State, engine: str) -> bool:
-    """Whether every machine that has the engine has a version whose options are known.
-
-    llama.cpp has two programs, and the one a machine's settings may name knows more than the launcher of ours.
-    """
+    """Whether every machine that has the engine has a version whose options are known."""
     machines = state.facts.machines.values()
     found = [one for machine in machines for one in machine.facts.engines if one.engine == engine]
-    return all(knows(engine, one.version) for one in found) and bool(found or engine != "llamacpp")
+    return all(knows(engine, one.version) for one in found) and bool(
+        found or not traits_of(engine).arguments.other_programs
+    )
 
 
 def _hardware(profile: Profile) -> Iterator[tuple[str, str]]:
     if profile.gpu_class is None:
-        if profile.engine in NEEDS_GPU:
+        if traits_of(profile.engine).needs_gpu:
             yield "gpu_class", f"{profile.engine} runs on GPUs: state their class"
         if profile.gpus_per_node:
             yield "gpu_class", f"gpus_per_node is {profile.gpus_per_node}: state the class of these GPUs"
@@ -299,11 +296,12 @@ def _spans(profile: Profile) -> Iterator[tuple[str, str]]:
     """How a replica is divided among GPUs and machines."""
     if profile.nodes > 1 and profile.gpu_class is None:
         yield "nodes", f"{profile.nodes} machines without GPUs: only GPU profiles span machines"
-    if profile.nodes > 1 and profile.engine in ("llamacpp", "comfyui"):
+    engine = traits_of(profile.engine)
+    if profile.nodes > 1 and not engine.spans_nodes:
         yield "nodes", f"{profile.engine} runs on one machine, {profile.nodes} are stated"
     cards = profile.gpus_per_node * profile.nodes
-    if profile.engine == "llamacpp" and profile.tp not in (None, profile.gpus_per_node):
-        what = f"{profile.tp}: llama.cpp splits layers over the {profile.gpus_per_node} GPUs of gpus_per_node"
+    if engine.splits == "layers" and profile.tp not in (None, profile.gpus_per_node):
+        what = f"{profile.tp}: {engine.called} splits layers over the {profile.gpus_per_node} GPUs of gpus_per_node"
         yield "tp", f"{what}; leave tp out"
     elif (profile.tp is not None or profile.pp is not None) and profile.gpu_class is not None and cards:
         tp, pp = profile.tp or profile.gpus_per_node, profile.pp or profile.nodes
@@ -314,7 +312,7 @@ def _spans(profile: Profile) -> Iterator[tuple[str, str]]:
 
 def _cores_least(profile: Profile) -> int:
     """The simulated engine computes nothing worth a core; GPU engines may share what is left."""
-    return 1 if profile.engine != "sim" and profile.gpu_class is None else 0
+    return 1 if profile.gpu_class is None and not traits_of(profile.engine).simulated else 0
 
 
 _RANGES: tuple[tuple[str, Callable[[Profile], int], int], ...] = (

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
+from libs.engines import traits_of
 from libs.events.commands import Problem
 from libs.events.headers import ModelHeaders
 from libs.events.model import ModelSpec, Profile
@@ -21,14 +22,6 @@ CARDS_MOST = 64
 TOLERANCE = 0.85
 """Of the predicted main memory: the prediction is within 15 % of what llama.cpp uses."""
 
-OF_MEMORY = (
-    *("--kv-cache-dtype", "--quantization", "-q", "--dtype", "--cpu-offload", "--kv-offload", "--swap-space"),
-    *("--cache-type", "-ctk", "-ctv", "--n-gpu-layers", "--gpu-layers", "-ngl", "--cpu-moe", "--n-cpu-moe", "-cmoe"),
-    *("--override-tensor", "-ot", "--no-kv-offload", "-nkvo", "--swa-full", "--tensor-split", "-ts", "--speculative"),
-    *("--hf-overrides", "--data-parallel", "-dp", "--block-size", "--pipeline-parallel", "--tensor-parallel"),
-)
-OF_CONTEXT = ("--rope", "--yarn", "--hf-overrides", "--override-kv")
-
 
 def headers_of(state: State, spec: ModelSpec) -> ModelHeaders | None:
     """Of the weights a new replica would be started from."""
@@ -39,12 +32,12 @@ def headers_of(state: State, spec: ModelSpec) -> ModelHeaders | None:
 def on_each_gpu(headers: ModelHeaders | None, profile: Profile, context_length: int) -> Need | None:
     """The least each GPU must hold; None: that is not known.
 
-    vLLM takes what a card has and lets requests wait that find no room in it, so one of the longest must fit;
-    llama.cpp takes the room for all of them when it starts.
+    An engine whose cache is in pages takes what a card has and lets requests wait that find no room in it, so one of
+    the longest must fit; one with slots takes the room for all of them when it starts.
     """
-    if headers is None or profile.gpu_class is None or _says(profile, OF_MEMORY) or _problems(headers, profile, 1):
+    if headers is None or profile.gpu_class is None or _changes_memory(profile) or _problems(headers, profile, 1):
         return None
-    if profile.engine == "vllm":
+    if traits_of(profile.engine).memory == "paged":
         profile = msgspec.structs.replace(profile, parallel=1)
     return need_of(headers, profile, context_length)
 
@@ -97,7 +90,7 @@ def fit_problems(
         for check, why in _problems(headers, profile, spec.context_length):
             if check == "context":
                 said = f"{why}: state at most that"
-                context = None if _says(profile, OF_CONTEXT) else Problem(path="context_length", message=said)
+                context = None if _changes_context(profile) else Problem(path="context_length", message=said)
             else:
                 field, remedy = _remedy(headers, profile, check)
                 yield Problem(path=at + field, message=why + remedy)
@@ -127,7 +120,7 @@ def _width_is_right(headers: ModelHeaders, profile: Profile, width: int) -> bool
 
 def _memory(state: State, spec: ModelSpec, headers: ModelHeaders, profile: Profile, at: str) -> Iterator[Problem]:
     if profile.gpu_class is None:
-        need = None if _says(profile, OF_MEMORY) else need_of(headers, profile, spec.context_length)
+        need = None if _changes_memory(profile) else need_of(headers, profile, spec.context_length)
         if need is not None and profile.memory_mb is not None and profile.memory_mb * MIB < TOLERANCE * need.total:
             what = f"{profile.memory_mb} MB, and {headers.name} takes {as_sum(need)} of main memory"
             more = f"state at least {-(-need.total // MIB)}, a shorter context_length or fewer parallel"
@@ -164,7 +157,15 @@ def _fits(headers: ModelHeaders, profile: Profile, context_length: int, cards: i
     return need is not None and need.total <= usable
 
 
-def _says(profile: Profile, options: tuple[str, ...]) -> bool:
+def _changes_memory(profile: Profile) -> bool:
+    return _given(profile, traits_of(profile.engine).arguments.of_memory)
+
+
+def _changes_context(profile: Profile) -> bool:
+    return _given(profile, traits_of(profile.engine).arguments.of_context)
+
+
+def _given(profile: Profile, options: tuple[str, ...]) -> bool:
     """Whether it is given one of these options, as the engines' parsers read them."""
     return any(arg.replace("_", "-").startswith(options) for arg in profile.args)
 

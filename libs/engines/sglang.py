@@ -1,30 +1,55 @@
-"""Every option of engines that are not ours, as each one's own parser prints them (or as read from its source)."""
+"""Options of SGLang: what a profile may not set, and what this version has."""
 
 from __future__ import annotations
 
-COMFYUI = """
-    --assert-graph-breaks --async-offload --auto-launch --base-directory --bf16-text-enc --bf16-unet --bf16-vae
-    --cache-classic --cache-lru --cache-none --cache-ram --comfy-api-base --cpu --cpu-vae --cuda-device --cuda-malloc
-    --database-url --date-based-output --date-output-format --debug-hang --default-device --default-hashing-function
-    --deterministic --directml --disable-all-custom-nodes --disable-api-nodes --disable-assets --disable-async-offload
-    --disable-auto-launch --disable-comfy-compiler --disable-cuda-graphs --disable-cuda-malloc --disable-dynamic-vram
-    --disable-fast-disk --disable-manager-ui --disable-metadata --disable-mmap --disable-nvml-pressure
-    --disable-partner-nodes --disable-pinned-memory --disable-smart-memory --disable-triton-backend --disable-xformers
-    --disabled-nodes-config --dont-print-server --dont-upcast-attention --enable-asset-hashing --enable-assets
-    --enable-compress-response-body --enable-cors-header --enable-dynamic-vram --enable-manager
-    --enable-manager-legacy-ui --enable-triton-backend --extra-model-paths-config --fast --fast-disk --feature-flag
-    --force-channels-last --force-fp16 --force-fp32 --force-non-blocking --force-upcast-attention --fp16-intermediates
-    --fp16-text-enc --fp16-unet --fp16-vae --fp32-text-enc --fp32-unet --fp32-vae --fp64-unet --fp8_e4m3fn-text-enc
-    --fp8_e4m3fn-unet --fp8_e5m2-text-enc --fp8_e5m2-unet --fp8_e8m0fnu-unet --front-end-root --front-end-version
-    --gpu-only --high-ram --highvram --input-directory --list-feature-flags --listen --log-stdout --lowvram
-    --max-upload-size --mmap-torch-files --models-directory --multi-user --novram --offline --oneapi-device-selector
-    --output-directory --port --preview-method --preview-size --quick-test-for-ci --reserve-vram --supports-fp8-compute
-    --temp-directory --tls-certfile --tls-keyfile --use-ck-attention --use-flash-attention --use-pytorch-cross-attention
-    --use-quad-cross-attention --use-sage-attention --use-split-cross-attention --user-directory --verbose
-    --vram-headroom --whitelist-custom-nodes --windows-standalone-build
-"""
+from .reasons import AGENT, CODE, DOOR, ELSEWHERE, FETCH, FILE, PICKLE, PROMPTS, SECRET, STATED
+from .refused import ANY
+from .traits import Arguments
 
-SGLANG = """
+_REFUSED: dict[str, str] = {
+    "--model": AGENT, "--model-path": AGENT, "--served-model-name": AGENT, "--admin-api-key": SECRET,
+    "--context-length": f"{STATED} (context_length)", "--max-running-requests": f"{STATED} (parallel)",
+    "--tp-size": f"{STATED} (tp)", "--tensor-parallel-size": f"{STATED} (tp)",
+    "--pp-size": f"{STATED} (pp)", "--pipeline-parallel-size": f"{STATED} (pp)",
+    "--nnodes": AGENT, "--node-rank": AGENT, "--dist-init-addr": AGENT, "--nccl-init-addr": AGENT,
+    "--nccl-port": AGENT, "--base-gpu-id": AGENT, "--gpu-id-step": AGENT, "--device": AGENT, "--numa-node": AGENT,
+    "--dp-size": AGENT, "--data-parallel-size": AGENT, "--enable-metrics": AGENT,
+    "--tokenizer-path": FETCH, "--revision": FETCH, "--chat-template": FILE, "--completion-template": FILE,
+    "--trust-request-chat-template": CODE, "--hf-chat-template-name": "", "--json-model-override-args": CODE,
+    "--load-format": PICKLE, "--speculative-draft-load-format": PICKLE, "--model-loader-extra-config": CODE,
+    "--custom-weight-loader": CODE, "--model-impl": CODE, "--enable-custom-logit-processor":
+    "it runs code that requests bring", "--forward-hooks": CODE, "--model-config-parser": CODE,
+    "--download-dir": FILE, "--file-storage-path": FILE, "--lora-paths": FILE, "--uno-lora-path": FILE,
+    "--speculative-draft-model": FILE, "--speculative-draft-model-path": FILE,
+    "--speculative-draft-model-revision": FETCH, "--kt-weight-path": FILE, "--crash-dump-folder": PROMPTS,
+    "--log-requests": PROMPTS, "--log-requests-level": PROMPTS, "--log-requests-format": PROMPTS,
+    "--log-requests-target": PROMPTS, "--export-metrics-to-file": PROMPTS, "--enable-response-store": PROMPTS,
+    "--enable-trace": ELSEWHERE, "--trace-modules": ELSEWHERE, "--otlp-service-name": ELSEWHERE,
+    "--tool-server": ELSEWHERE, "--use-ray": DOOR, "--enable-ssl-refresh": FILE, "--msprobe-dump-config": PROMPTS,
+    "--debug-tensor-dump-layers": PROMPTS, "--grpc-mode": DOOR, "--smg-grpc-mode": DOOR, "--encoder-urls": ELSEWHERE,
+    "--kv-events-config": AGENT, "--weight-version": "", "--lora-target-modules": "", "--mm-io-worker-num": "",
+    "--tokenizer-worker-num": "", "--delete-ckpt-after-loading": FILE, "--preferred-sampling-params": "",
+    "--default-chat-template-kwargs": "", "--cuda-graph-config": "", "--deepep-config": FILE,
+    "--hicache-host-memory-fraction": "", "--hicache-host-memory-mode": "",
+    "--disaggregation-decode-host-receive-threshold": "", "--media-url-max-file-size-mb": "",
+    "--mamba-max-states-per-path": "", "--enable-http-worker-reuseport": DOOR,
+    "--expert-distribution-recorder-mode": "", "--expert-distribution-recorder-buffer-size": "",
+    "--weight-loader-disable-mmap": "", "--weight-loader-drop-cache-after-load": "",
+    "--weight-loader-prefetch-checkpoints": "", "--weight-loader-prefetch-num-threads": "",
+    "--grpc-response-timeout-secs": DOOR, "--weight-cache-mode": FILE,
+    "--tokenizer-metrics-custom-labels-header": "", "--constrained-json-whitespace-pattern": "",
+    "--sidecar": CODE, "--sidecar-args": CODE, "--disaggregation-mode": AGENT, "--disaggregation-ib-device": AGENT,
+    "--mooncake-ib-device": AGENT, "--disaggregation-transfer-backend": AGENT, "--encoder-only": AGENT,
+    "--language-only": AGENT, "--init-expert-location": FILE, "--hicache-storage-backend": FILE,
+    "--allowed-media-domains": FETCH, "--enable-pd-role-switch": DOOR, "--decoupled-spec-rank": AGENT,
+    "--decoupled-spec-role": AGENT, "--elastic-ep-join-mode": AGENT, "--ep-join-mode": AGENT,
+    "--elastic-ep-join-rank-offset": AGENT, "--ep-join-rank-offset": AGENT, "--enable-lmcache": ELSEWHERE,
+    "--enable-flexkv": ELSEWHERE, "--trust-mm-content-hashes": "it lets requests name what is cached",
+    "--tool-call-parser": "", "--enable-metrics-for-all-schedulers": "",
+    "--disaggregation-decode-allocation-policy": "",
+}  # fmt: skip
+
+_RECORDED = """
     --abort-on-priority-when-disabled --admin-api-key --allow-auto-truncate --allowed-media-domains --api-key
     --asr-max-buffer-seconds --asr-max-concurrent-sessions --attention-backend --attention-context-parallel-size
     --attention-data-parallel-size --attn-cp-size --attn-dp-size --base-gpu-id --batch-notify-size --bf16-gemm-backend
@@ -162,118 +187,66 @@ SGLANG = """
     --weight-cache-socket --weight-cache-timeout --weight-loader-disable-mmap --weight-loader-drop-cache-after-load
     --weight-loader-prefetch-checkpoints --weight-loader-prefetch-num-threads --weight-version
 """
+"""Every option, as its own parser prints them (or as read from its source)."""
 
-TRTLLM = """
-    --backend --chat_template --cluster_size --config --context_parallel_size --cp_size --custom_module_dirs
-    --custom_tokenizer --disagg_cluster_uri --enable_chunked_prefill --ep_size --extra_llm_api_options
-    --fail_fast_on_attention_window_too_large --free_gpu_memory_fraction --gpus_per_node --host
-    --kv_cache_free_gpu_memory_fraction --log_level --max_batch_size --max_beam_width --max_num_tokens --max_seq_len
-    --media_io_kwargs --metadata_server_config_file --moe_cluster_parallel_size --moe_expert_parallel_size
-    --num_postprocess_workers --otlp_traces_endpoint --pipeline_parallel_size --port --pp_size --reasoning_parser
-    --revision --server_role --tensor_parallel_size --tokenizer --tool_parser --tp_size --trust_remote_code
-"""
+_BY_WORD = (
+    "--debug-tensor-dump-input-file",
+    "--debug-tensor-dump-output-folder",
+    "--decoupled-spec-bind-endpoint",
+    "--decoupled-spec-connect-endpoints",
+    "--decrypted-config-file",
+    "--decrypted-draft-config-file",
+    "--disaggregation-bootstrap-port",
+    "--dllm-algorithm-config",
+    "--encoder-bootstrap-port",
+    "--encoder-register-urls",
+    "--engine-info-bootstrap-port",
+    "--export-metrics-to-file-dir",
+    "--fastapi-root-path",
+    "--flexkv-config-file",
+    "--forward-pass-metrics-ipc-name",
+    "--gated-launch-port",
+    "--grpc-http-sidecar-port",
+    "--grpc-port",
+    "--hicache-storage-backend-extra-config",
+    "--hierarchical-sparse-attention-extra-config",
+    "--hisparse-config",
+    "--lmcache-config-file",
+    "--load-publish-endpoint",
+    "--mm-process-config",
+    "--modelexpress-config",
+    "--modelopt-checkpoint-restore-path",
+    "--modelopt-checkpoint-save-path",
+    "--modelopt-export-path",
+    "--otlp-traces-endpoint",
+    "--pdmux-config-path",
+    "--ple-offload-dir",
+    "--quantization-param-path",
+    "--radix-eviction-policy-config",
+    "--remote-instance-weight-loader-backend",
+    "--remote-instance-weight-loader-seed-instance-ip",
+    "--remote-instance-weight-loader-seed-instance-service-port",
+    "--remote-instance-weight-loader-send-weights-group-ports",
+    "--remote-instance-weight-loader-start-seed-via-transfer-engine",
+    "--smg-http-sidecar-port",
+    "--spec-trace-dir",
+    "--speculative-adaptive-config",
+    "--speculative-dspark-confidence-sts-path",
+    "--speculative-dspark-sps-table-path",
+    "--speculative-ngram-external-corpus-path",
+    "--ssl-ca-certs",
+    "--ssl-certfile",
+    "--ssl-keyfile",
+    "--ssl-keyfile-password",
+    "--unified-cache-external-linker-config",
+    "--watermark-config",
+    "--weight-cache-socket",
+)
 
-VLLM = """
-    --additional-config --aggregate-engine-logging --all2all-backend --allow-credentials --allow-deprecated-quantization
-    --allowed-headers --allowed-local-media-path --allowed-media-domains --allowed-methods --allowed-origins
-    --anthropic-disabled-thinking-effort --api-key --api-server-count --async-scheduling --attention-backend
-    --attention-config --aux-output-config --block-size --chat-template --chat-template-content-format --code-revision
-    --cohere-format --cohere-is-reasoning-model --collect-detailed-traces --compilation-config --config --config-format
-    --convert --cp-kv-cache-interleave-size --cpu-distributed-timeout-seconds --cpu-offload-gb --cpu-offload-params
-    --cudagraph-capture-sizes --cudagraph-metrics --custom-histogram-buckets --data-parallel-address
-    --data-parallel-backend --data-parallel-external-lb --data-parallel-hybrid-lb --data-parallel-multi-port-external-lb
-    --data-parallel-rank --data-parallel-rpc-port --data-parallel-size --data-parallel-size-local
-    --data-parallel-start-rank --data-parallel-supervisor-port --dbo-decode-token-threshold
-    --dbo-prefill-token-threshold --dcp-comm-backend --dcp-kv-cache-interleave-size --dcp-q-replicate
-    --decode-context-parallel-size --default-chat-template-kwargs --default-mm-loras --device-ids
-    --device-memory-utilization --diffusion-config --disable-access-log-for-endpoints --disable-cascade-attn
-    --disable-chunked-mm-input --disable-custom-all-reduce --disable-fastapi-docs --disable-hybrid-kv-cache-manager
-    --disable-log-stats --disable-nccl-for-dp-synchronization --disable-sliding-window --disable-uvicorn-access-log
-    --distributed-executor-backend --distributed-timeout-seconds --download-dir --dp-supervisor-probe-failure-threshold
-    --dp-supervisor-probe-interval-s --dp-supervisor-probe-timeout-s --dp-sync-interval --dtype --ec-manager-config
-    --ec-transfer-config --elastic-ep-max-dp-size --enable-auto-tool-choice --enable-batch-sharded-sampling
-    --enable-chunked-prefill --enable-cumem-allocator --enable-dbo --enable-elastic-ep --enable-ep-weight-filter
-    --enable-eplb --enable-expert-parallel --enable-fault-tolerance --enable-flash-late-interaction
-    --enable-flashinfer-autotune --enable-force-include-usage --enable-hc-sp --enable-layerwise-nvtx-tracing
-    --enable-log-deltas --enable-log-outputs --enable-log-requests --enable-logging-iteration-details --enable-lora
-    --enable-mamba-cache-stochastic-rounding --enable-mamba-shared-prefix-checkpoint --enable-mfu-metrics
-    --enable-mixed-moe-lora-format --enable-mm-embeds --enable-moe-shared-loras --enable-nccl-comm-suspend
-    --enable-offline-docs --enable-per-request-metrics --enable-prefix-caching --enable-prompt-embeds
-    --enable-prompt-tokens-details --enable-request-id-headers --enable-return-routed-experts --enable-scale-out
-    --enable-server-load-tracking --enable-shm-tensor-arena --enable-sleep-mode --enable-ssl-refresh
-    --enable-tokenizer-info-endpoint --enable-tower-connector-lora --enable-trace-replay --enforce-eager --engram-config
-    --eplb-config --exclude-tools-when-tool-choice-none --expert-placement-strategy --fail-on-environ-validation
-    --fault-tolerance-config --fingerprint-mode --fingerprint-value --fully-sharded-loras --gdn-prefill-backend
-    --generation-config --gpu-memory-utilization --grpc --grpc-port --h11-max-header-count
-    --h11-max-incomplete-event-size --headless --help --hf-config-path --hf-overrides --hf-token --host
-    --ignore-patterns --interleave-mm-strings --io-processor-plugin --ir-op-priority --jit-monitor-mode
-    --jit-monitor-verbose --kda-decode-backend --kda-prefill-backend --kernel-config --kv-cache-dtype
-    --kv-cache-dtype-skip-layers --kv-cache-memory-bytes --kv-cache-metrics --kv-cache-metrics-sample --kv-events-config
-    --kv-offloading-backend --kv-offloading-size --kv-sharing-fast-prefill --kv-transfer-config --language-model-only
-    --limit-mm-per-prompt --linear-backend --load-format --log-config-file --log-error-stack --log-level
-    --logging-config --logits-processors --logprobs-mode --long-prefill-token-threshold
-    --long-prefill-token-threshold-adaptive --lora-dtype --lora-modules --lora-target-modules --mamba-backend
-    --mamba-block-size --mamba-cache-dtype --mamba-cache-mode --mamba-cache-philox-rounds --mamba-ssm-cache-dtype
-    --mamba-ssu-algorithm --master-addr --master-port --max-cpu-loras --max-cudagraph-capture-size --max-log-len
-    --max-logprobs --max-lora-cls-labels --max-lora-rank --max-loras --max-model-len --max-num-active-seqs
-    --max-num-batched-tokens --max-num-queued-reqs --max-num-queued-tokens --max-num-scheduled-tokens --max-num-seqs
-    --max-parallel-loading-workers --media-io-kwargs --middleware --mm-device-do-normalize --mm-encoder-attn-backend
-    --mm-encoder-attn-dtype --mm-encoder-fp8-scale-path --mm-encoder-fp8-scale-save-margin
-    --mm-encoder-fp8-scale-save-path --mm-encoder-only --mm-encoder-tp-mode --mm-hasher-algorithm --mm-ipc-gpu-memory-gb
-    --mm-processor-cache-gb --mm-processor-cache-type --mm-processor-device --mm-processor-kwargs
-    --mm-shm-cache-max-object-size-mb --mm-tensor-ipc --model --model-class-overrides --model-impl
-    --model-loader-extra-config --moe-backend --nnodes --no-allow-credentials --no-allow-deprecated-quantization
-    --no-async-scheduling --no-cohere-is-reasoning-model --no-cudagraph-metrics --no-data-parallel-external-lb
-    --no-data-parallel-hybrid-lb --no-dcp-q-replicate --no-disable-cascade-attn --no-disable-chunked-mm-input
-    --no-disable-custom-all-reduce --no-disable-fastapi-docs --no-disable-hybrid-kv-cache-manager
-    --no-disable-nccl-for-dp-synchronization --no-disable-sliding-window --no-disable-uvicorn-access-log
-    --no-enable-auto-tool-choice --no-enable-batch-sharded-sampling --no-enable-chunked-prefill
-    --no-enable-cumem-allocator --no-enable-dbo --no-enable-elastic-ep --no-enable-ep-weight-filter --no-enable-eplb
-    --no-enable-expert-parallel --no-enable-fault-tolerance --no-enable-flash-late-interaction
-    --no-enable-flashinfer-autotune --no-enable-force-include-usage --no-enable-hc-sp --no-enable-layerwise-nvtx-tracing
-    --no-enable-log-deltas --no-enable-log-outputs --no-enable-log-requests --no-enable-logging-iteration-details
-    --no-enable-lora --no-enable-mamba-cache-stochastic-rounding --no-enable-mamba-shared-prefix-checkpoint
-    --no-enable-mfu-metrics --no-enable-mixed-moe-lora-format --no-enable-mm-embeds --no-enable-moe-shared-loras
-    --no-enable-nccl-comm-suspend --no-enable-offline-docs --no-enable-per-request-metrics --no-enable-prefix-caching
-    --no-enable-prompt-embeds --no-enable-prompt-tokens-details --no-enable-request-id-headers
-    --no-enable-return-routed-experts --no-enable-scale-out --no-enable-server-load-tracking
-    --no-enable-shm-tensor-arena --no-enable-sleep-mode --no-enable-ssl-refresh --no-enable-tokenizer-info-endpoint
-    --no-enable-tower-connector-lora --no-enable-trace-replay --no-enforce-eager
-    --no-exclude-tools-when-tool-choice-none --no-fail-on-environ-validation --no-fully-sharded-loras
-    --no-interleave-mm-strings --no-jit-monitor-verbose --no-kv-cache-metrics --no-kv-sharing-fast-prefill
-    --no-language-model-only --no-log-error-stack --no-long-prefill-token-threshold-adaptive --no-mm-device-do-normalize
-    --no-mm-encoder-only --no-numa-bind --no-ray-workers-use-nsight --no-return-sampling-mask
-    --no-return-tokens-as-token-ids --no-scheduler-reserve-full-isl --no-skip-mm-profiling --no-skip-tokenizer-init
-    --no-sleep-mode-offload-cudagraph --no-specialize-active-lora --no-swa-bounded-replay --no-tokens-only
-    --no-trust-remote-code --no-trust-request-chat-template --no-trust-request-mm-kwargs --no-use-fp64-gumbel
-    --no-use-replayssm --no-use-tqdm-on-load --node-rank --num-gpu-blocks-override --numa-bind --numa-bind-cpus
-    --numa-bind-nodes --offload-backend --offload-group-size --offload-num-in-group --offload-params
-    --offload-prefetch-step --optimization-level --otlp-traces-endpoint --override-generation-config
-    --per-request-spec-decode-metrics --performance-mode --pipeline-parallel-size --pooler-config --port
-    --prefill-context-parallel-size --prefill-schedule-interval --prefix-cache-retention-interval
-    --prefix-caching-hash-algo --prefix-match-unit --profiler-config --pt-load-map-location --quantization
-    --quantization-config --ray-workers-use-nsight --reasoning-config --reasoning-parser --reasoning-parser-plugin
-    --renderer-num-workers --replayssm-buffer-len --response-role --return-sampling-mask --return-tokens-as-token-ids
-    --revision --root-path --runner --safetensors-load-strategy --safetensors-prefetch-block-size
-    --safetensors-prefetch-num-threads --scheduler-cls --scheduler-reserve-full-isl --scheduling-policy --seed
-    --served-model-name --show-hidden-metrics-for-version --shutdown-timeout --skip-mm-profiling --skip-tokenizer-init
-    --sleep-mode-offload-cudagraph --sleep-preserve-parameter-names --sparse-indexer-topk-backend --spec-method
-    --spec-model --spec-tokens --specialize-active-lora --speculative-config --sse-keep-alive-interval --ssl-ca-certs
-    --ssl-cert-reqs --ssl-certfile --ssl-ciphers --ssl-keyfile --stream-interval --structured-outputs-config
-    --swa-bounded-replay --tensor-parallel-size --tokenizer --tokenizer-mode --tokenizer-revision --tokens-only
-    --tool-call-parser --tool-parser-plugin --tool-server --tool-strict-level --trust-remote-code
-    --trust-request-chat-template --trust-request-mm-kwargs --ubatch-size --uds --use-fp64-gumbel --use-replayssm
-    --use-tqdm-on-load --uvicorn-log-level --video-pruning-method --video-pruning-rate --watermark --watermark-config
-    --weight-transfer-config --worker-cls --worker-extension-cls -ac -asc -cc -dc -dcp -dp -dpa -dpb -dpe -dph -dpl -dpm
-    -dpn -dpp -dpr -ep -h -n -pcp -pp -q -r -sc -tp
-"""
-
-VERSIONS = {"comfyui": "2026-11", "sglang": "0.5.23", "trtllm": "1.2", "vllm": "0.32.0"}
-"""Engine to the version whose options these are."""
-
-RECORDED = {
-    "comfyui": tuple(COMFYUI.split()),
-    "sglang": tuple(SGLANG.split()),
-    "trtllm": tuple(TRTLLM.split()),
-    "vllm": tuple(VLLM.split()),
-}
+ARGUMENTS = Arguments(
+    refused=ANY | _REFUSED,
+    recorded=tuple(_RECORDED.split()),
+    version="0.5.23",
+    refused_by_word=_BY_WORD,
+    abbreviates=True,
+)
