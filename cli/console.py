@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from libs.runtime.logs import blank
-from libs.runtime.visible import in_one_line
+from libs.runtime.terminal_text import in_one_line
 
 FOLLOW_S = 0.1
 LARGEST_LOG_BYTES = 64 * 1024 * 1024

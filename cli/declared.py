@@ -21,7 +21,7 @@ from libs.events.contract import Value
 from libs.events.model import ModelSpec
 from libs.events.policy import PolicySpec
 from libs.events.tenancy import Allowance, OrgSpec, Price, ProjectSpec, TeamSpec
-from libs.runtime.written import two_readings
+from libs.runtime.yaml_values import two_readings
 
 Kind = Literal["library", "policy", "org", "team", "project", "model", "price"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

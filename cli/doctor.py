@@ -10,7 +10,7 @@ from cli.failure import Failed
 from cli.home import Home, default
 from cli.say import say
 from libs.runtime.settings import SettingsError
-from libs.runtime.visible import in_json
+from libs.runtime.terminal_text import in_json
 from services import entry
 
 

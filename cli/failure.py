@@ -6,7 +6,7 @@ from typing import IO, Any
 
 import click
 
-from libs.runtime.visible import visible
+from libs.runtime.terminal_text import visible
 
 
 class Failed(click.ClickException):

@@ -11,7 +11,7 @@ import msgspec
 
 from cli.failure import Failed
 from cli.processes import Seen, alive
-from libs.runtime.folder import folder_id
+from libs.runtime.folder_identity import folder_id
 from libs.runtime.secrets import write_private
 from libs.runtime.settings import default_state_dir
 

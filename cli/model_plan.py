@@ -20,7 +20,7 @@ from libs.engines import traits_of
 from libs.events.machine import MachineRegistered, MachineSample
 from libs.events.questions import LibraryAnswer, ListLibrary, ListNodes, NodesAnswer
 from libs.events.subjects import pattern_of
-from libs.fit import Facts, Host, Load, Plan, Unreadable, Way, hosts_of, plan, profile_of
+from libs.fit import Facts, Host, Layout, Load, Plan, Unreadable, hosts_of, plan, profile_of
 from libs.fit.config import in_precision
 from libs.fit.headers import Files, Model, Web, open_source, read
 from libs.fit.memory import GIB
@@ -155,14 +155,19 @@ async def library(cluster: Cluster, source: str) -> tuple[str, Files]:
 
 
 def as_json(made: Plan) -> dict[str, Any]:
-    """The plan for programs: every way, with what properties add."""
+    """The plan for programs: every layout, with what properties add."""
     return {
         "models": made.models,
         "load": made.load,
         "ways": [
-            {name: getattr(way, name) for name in way.__struct_fields__}
-            | {"devices": way.devices, "fits": way.fits, "needed_bytes": way.need.total, "total_bytes": way.total_bytes}
-            for way in made.ways
+            {name: getattr(layout, name) for name in layout.__struct_fields__}
+            | {
+                "devices": layout.devices,
+                "fits": layout.fits,
+                "needed_bytes": layout.need.total,
+                "total_bytes": layout.total_bytes,
+            }
+            for layout in made.layouts
         ],
         "profile": profile_of(made.best, made.load) if made.best else None,
         "left_out": made.left_out,
@@ -177,7 +182,7 @@ def table(made: Plan) -> Iterator[str]:
     yield ""
     # Several files of one precision are told apart by their names.
     several = len({facts.name for facts in made.models}) > 1
-    rows = [HEADINGS, *(cells(way, way.model if several else way.precision) for way in made.ways)]
+    rows = [HEADINGS, *(cells(layout, layout.model if several else layout.precision) for layout in made.layouts)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
     last = len(HEADINGS) - 1
     for row in rows:
@@ -194,40 +199,47 @@ HEADINGS = ("FILES", "WAY", "WEIGHTS", "CONTEXT", "ENGINE", "A CARD", "USABLE", 
 LEFT = frozenset({0, 1, 8})
 
 
-def cells(way: Way, files: str) -> tuple[str, ...]:
-    """A way as a row."""
-    kind = "machine" if way.gpu_class is None else "card"
-    free = f"{gib(way.free_bytes)} on {some(way.units, kind)}" if way.units else "-"
-    parts = (way.need.weights, way.need.context, way.need.engine, way.need.total, way.usable_bytes, way.total_bytes)
-    pace = f"~{way.tokens_per_s:.0f}" if way.tokens_per_s and way.fits else "-"
-    return (files, layout(way), *map(gib, parts), free, pace, verdict(way))
+def cells(layout: Layout, files: str) -> tuple[str, ...]:
+    """A layout as a row."""
+    kind = "machine" if layout.gpu_class is None else "card"
+    free = f"{gib(layout.free_bytes)} on {some(layout.units, kind)}" if layout.units else "-"
+    parts = (
+        layout.need.weights,
+        layout.need.context,
+        layout.need.engine,
+        layout.need.total,
+        layout.usable_bytes,
+        layout.total_bytes,
+    )
+    pace = f"~{layout.tokens_per_s:.0f}" if layout.tokens_per_s and layout.fits else "-"
+    return (files, parallelism(layout), *map(gib, parts), free, pace, verdict(layout))
 
 
-def layout(way: Way) -> str:
+def parallelism(layout: Layout) -> str:
     """``2 nodes x 8 x h100-80g, ib-a``"""
-    if way.gpu_class is None:
+    if layout.gpu_class is None:
         return "CPU"
-    cards = f"{way.cards} x {way.gpu_class}"
-    if way.nodes > 1:
-        cards = f"{way.nodes} nodes x {cards}"
-    if way.pipeline > 1 and traits_of(way.engine).splits == "tensors":
-        cards += f", pipeline {way.pipeline}"
-    if way.expert_parallel:
+    cards = f"{layout.cards} x {layout.gpu_class}"
+    if layout.nodes > 1:
+        cards = f"{layout.nodes} nodes x {cards}"
+    if layout.pipeline > 1 and traits_of(layout.engine).splits == "tensors":
+        cards += f", pipeline {layout.pipeline}"
+    if layout.expert_parallel:
         cards += ", expert parallel"
-    return f"{cards}, {way.link}" if way.link else cards
+    return f"{cards}, {layout.link}" if layout.link else cards
 
 
-def verdict(way: Way) -> str:
+def verdict(layout: Layout) -> str:
     """What is to be said of it."""
-    if way.rejected:
-        return "no: " + "; ".join(reason.text for reason in way.rejected)
-    mark = "BEST" if way.best else "fits"
-    if way.note:
+    if layout.rejected:
+        return "no: " + "; ".join(reason.text for reason in layout.rejected)
+    mark = "BEST" if layout.best else "fits"
+    if layout.note:
         mark = f"{mark}, weights only"
-    if way.now:
+    if layout.now:
         return mark
-    what = "machines have" if way.gpu_class is None else "cards have"
-    return f"{mark}, not now: {way.free_units} of {way.units} {what} {gib(way.need.total)} free"
+    what = "machines have" if layout.gpu_class is None else "cards have"
+    return f"{mark}, not now: {layout.free_units} of {layout.units} {what} {gib(layout.need.total)} free"
 
 
 def sentence(facts: Facts) -> str:
@@ -257,7 +269,7 @@ def conclusion(made: Plan) -> Iterator[str]:
     if best is not None:
         whole = "of main memory" if best.gpu_class is None else f"a card of {gib(best.usable_bytes)} usable"
         yield (
-            f"Best: {best.precision} on {layout(best)}: {gib(best.need.total)} GiB {whole} (weights "
+            f"Best: {best.precision} on {parallelism(best)}: {gib(best.need.total)} GiB {whole} (weights "
             f"{gib(best.need.weights)} + context {gib(best.need.context)} + engine {gib(best.need.engine)})."
         )
         declared = msgspec.to_builtins(profile_of(best, made.load))
@@ -266,7 +278,7 @@ def conclusion(made: Plan) -> Iterator[str]:
             yield f"{best.note[0].upper()}{best.note[1:]}."
         if best.pace and not made.models[0].encoder:
             yield f"Its speed is not estimated: {best.pace}."
-    elif made.ways:
+    elif made.layouts:
         yield f"Nothing here holds it.{remedy(made)}"
     else:
         yield "There are no machines to hold it."

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from cli.say import say
-from libs.runtime.visible import in_json, in_one_line
+from libs.runtime.terminal_text import in_json, in_one_line
 
 
 class Output(Protocol):

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from libs.runtime.visible import in_one_line
+from libs.runtime.terminal_text import in_one_line
 
 LINE_EVERY_S = 5.0
 """Where lines stay: in a file, a pipe, a build's log."""

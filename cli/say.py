@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from libs.runtime.visible import visible
+from libs.runtime.terminal_text import visible
 
 
 def say(text: str, *, err: bool = False) -> None:

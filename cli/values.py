@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
-from libs.runtime.written import wrong
+from libs.runtime.yaml_values import wrong
 
 MISSING = "it is missing"
 

@@ -74,7 +74,7 @@ class _Cursor:
         self.data = memoryview(data)
         self.at = 0
 
-    def take(self, size: int) -> memoryview:
+    def read(self, size: int) -> memoryview:
         end = self.at + size
         if end > HEADER_MOST:
             raise Unreadable(f"the header is longer than {HEADER_MOST >> 20} MiB: this is no sound GGUF file")
@@ -85,7 +85,7 @@ class _Cursor:
         return piece
 
     def number(self, kind: str) -> Any:
-        return struct.unpack(kind, self.take(struct.calcsize(kind)))[0]
+        return struct.unpack(kind, self.read(struct.calcsize(kind)))[0]
 
     def count(self, most: int, what: str) -> int:
         value: int = self.number("<Q")
@@ -94,7 +94,7 @@ class _Cursor:
         return value
 
     def text(self) -> str:
-        return str(self.take(self.count(_STRING_MOST, "bytes of one text")), "utf-8", "replace")
+        return str(self.read(self.count(_STRING_MOST, "bytes of one text")), "utf-8", "replace")
 
     def value(self, kind: int, depth: int = 0) -> Any:
         if kind in _NUMBERS:
@@ -106,13 +106,13 @@ class _Cursor:
         inner, length = self.number("<I"), self.count(HEADER_MOST, "values in one array")
         if inner in _NUMBERS:
             size = struct.calcsize(_NUMBERS[inner])
-            piece = self.take(size * length)
+            piece = self.read(size * length)
             if length > _KEPT_ITEMS:
                 return Counted(length)
             return [one for (one,) in struct.iter_unpack(_NUMBERS[inner], piece)]
         if inner == _STRING and length > _KEPT_ITEMS:
             for _ in range(length):
-                self.take(self.count(_STRING_MOST, "bytes of one text"))
+                self.read(self.count(_STRING_MOST, "bytes of one text"))
             return Counted(length)
         return [self.value(inner, depth + 1) for _ in range(length)]
 
@@ -120,7 +120,7 @@ class _Cursor:
 def parse(data: bytes | memoryview) -> Header:
     """The header ``data`` begins with. Raises TooShort when it goes on behind it, Unreadable when it is none."""
     cursor = _Cursor(data)
-    magic = bytes(cursor.take(4))
+    magic = bytes(cursor.read(4))
     if magic != b"GGUF":
         raise Unreadable(f"this is no GGUF file: it begins with {magic!r}")
     version = cursor.number("<I")
@@ -142,7 +142,7 @@ def _tensor(cursor: _Cursor) -> Tensor:
     dimensions = cursor.number("<I")
     if dimensions > _DIMENSIONS_MOST:
         raise Unreadable(f"the tensor {name!r} states {dimensions} dimensions: this is no sound GGUF file")
-    shape = struct.unpack(f"<{dimensions}Q", cursor.take(8 * dimensions))
+    shape = struct.unpack(f"<{dimensions}Q", cursor.read(8 * dimensions))
     number = cursor.number("<I")
     cursor.number("<Q")
     kind = GGML.get(number)

@@ -1,4 +1,4 @@
-"""Between ways and profiles: how a way is declared, and what a profile that is declared needs."""
+"""Between layouts and profiles: how a layout is declared, and what a profile that is declared needs."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from libs.tuning.options import whole_inputs
 from . import memory, speed
 from .facts import Facts
 from .hardware import Host, linked
+from .layouts import Layout, Reason, width_reason
 from .memory import MIB, USABLE, Load, Need
-from .shapes import Reason, Way, width_reason
 
 
-def profile_of(way: Way, load: Load) -> Profile:
-    """A way as the catalog declares it."""
-    name = re.sub(r"[^a-z0-9._-]+", "-", (way.gpu_class or "cpu").lower())
-    if way.gpu_class is None:
+def profile_of(layout: Layout, load: Load) -> Profile:
+    """A layout as the catalog declares it."""
+    name = re.sub(r"[^a-z0-9._-]+", "-", (layout.gpu_class or "cpu").lower())
+    if layout.gpu_class is None:
         return Profile(
             name=name,
-            engine=way.engine,
-            memory_mb=-(-way.need.total // MIB),
-            cores=way.cores,
+            engine=layout.engine,
+            memory_mb=-(-layout.need.total // MIB),
+            cores=layout.cores,
             parallel=load.parallel,
         )
-    engine = traits_of(way.engine)
-    split = engine.splits == "tensors" and (way.tensor, way.pipeline) != (way.cards, way.nodes)
+    engine = traits_of(layout.engine)
+    split = engine.splits == "tensors" and (layout.tensor, layout.pipeline) != (layout.cards, layout.nodes)
     return Profile(
         name=name,
-        engine=way.engine,
-        gpu_class=way.gpu_class,
-        gpus_per_node=way.cards,
-        nodes=way.nodes,
-        tp=way.tensor if split else None,
-        pp=way.pipeline if split else None,
+        engine=layout.engine,
+        gpu_class=layout.gpu_class,
+        gpus_per_node=layout.cards,
+        nodes=layout.nodes,
+        tp=layout.tensor if split else None,
+        pp=layout.pipeline if split else None,
         parallel=load.parallel,
-        args=engine.expert_parallel if way.expert_parallel else (),
-        min_gpu_memory_mb=-(-int(way.need.total / USABLE) // MIB),
+        args=engine.expert_parallel if layout.expert_parallel else (),
+        min_gpu_memory_mb=-(-int(layout.need.total / USABLE) // MIB),
     )
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
 from . import traces
-from .visible import in_json, visible
+from .terminal_text import in_json, visible
 
 Format = Literal["auto", "json", "console"]
 

@@ -21,7 +21,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from .written import expected, scalars, two_readings
+from .yaml_values import expected, scalars, two_readings
 
 URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")
 

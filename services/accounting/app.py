@@ -17,8 +17,8 @@ from .core.state import OWNS, SUBJECTS, State, evolve
 from .handlers import Answers
 from .ledger import LedgerWriter
 from .projections import Keys, PriceList, SpendPublisher
-from .room import RoomKeeper
 from .settings import AccountingSettings
+from .stream_retention import StreamRetention
 
 
 class Accounting:
@@ -55,7 +55,7 @@ class Accounting:
             lambda: self.authority.state.prices,
             settings.keep_requests_months,
         )
-        self._room = RoomKeeper(bus, lambda: self.authority.leading, lambda: self._writer.whole)
+        self._room = StreamRetention(bus, lambda: self.authority.leading, lambda: self._writer.whole)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:

@@ -18,13 +18,13 @@ from libs.events.policy import VerdictBatch
 from libs.events.usage import UsageBatch
 
 from .adapters.postgres import Committed, Entry, Ledger, LedgerChanged, PostgresAway, PostgresRefused
-from .core.order import Order
 from .core.origin import Origin, Reached, Stream, begin
 from .core.prices import Prices
 from .core.rows import BadFact, RequestRow, VerdictRow, months_back, request_rows, verdict_rows
 from .core.spending import Complete, Sum, ended_at, published, sums_of
+from .core.watermark import Watermark
 from .projections import SpendPublisher
-from .recount import recount
+from .replay import replay
 
 log = logging.getLogger("llmgw.accounting")
 
@@ -78,7 +78,7 @@ class LedgerWriter:
         self._prices = prices
         self._worker: Worker | None = None
         self._asked = 0.0
-        self._order = Order(0, 0)
+        self._watermark = Watermark(0, 0)
         self._origin: Origin | None = None
         self._counting = ""
         self.compared = False
@@ -143,7 +143,7 @@ class LedgerWriter:
                 f"the ledger is counted anew from messages {beginning.after + 1} to {progress.done} of USAGE: until "
                 "that is done, usage and budgets lack some of it"
             )
-            await self._count_anew(known, beginning.origin, beginning.after, progress.done)
+            await self._replay(known, beginning.origin, beginning.after, progress.done)
             self._counting = ""
         elif beginning.origin is not known:
             await self._ledger.begin(beginning.origin)
@@ -152,7 +152,7 @@ class LedgerWriter:
             log.error("%s", self._origin.why)
         assert self._origin is not None
         self._reached = self._origin.reached
-        self._order = Order(progress.done, progress.handed_out)
+        self._watermark = Watermark(progress.done, progress.handed_out)
 
     async def _stream(self, known: Origin | None, done: int) -> Stream:
         extent = await self._bus.transport.extent("USAGE")
@@ -168,11 +168,11 @@ class LedgerWriter:
             return False
         return begin(known, True, await self._stream(known, 0), datetime.now(UTC)).origin is known
 
-    async def _count_anew(self, known: Origin | None, origin: Origin, after: int, until: int) -> None:
+    async def _replay(self, known: Origin | None, origin: Origin, after: int, until: int) -> None:
         if known is None:
             # What would look like a ledger of an earlier version, were it left half way.
             await self._ledger.begin(msgspec.structs.replace(origin, complete=after, reached=after))
-        added = await recount(self._bus, after, until, self._enter_again)
+        added = await replay(self._bus, after, until, self._enter_once_more)
         # Also where nothing was missing: an earlier try may have come no further than here.
         await self._spend.take()
         await self._ledger.at_least(sums_of(self._spend.said))
@@ -180,14 +180,14 @@ class LedgerWriter:
             await self._ledger.begin(origin)
         await self._ledger.reach(until)
 
-    async def _enter_again(self, deliveries: list[Delivery]) -> int:
+    async def _enter_once_more(self, deliveries: list[Delivery]) -> int:
         try:
             return (await self._ledger.commit(self._entry(deliveries), datetime.now(UTC))).added
         except (Park, PostgresRefused) as why:
             if len(deliveries) == 1:
                 log.error("message %d of USAGE stays out of the ledger: %s", deliveries[0].sequence, why)
                 return 0
-            return sum([await self._enter_again([one]) for one in deliveries])
+            return sum([await self._enter_once_more([one]) for one in deliveries])
 
     @property
     def whole(self) -> bool:
@@ -216,8 +216,8 @@ class LedgerWriter:
         async with AsyncExitStack() as reading:
             async with self._entering:
                 # What is missing may have been dealt with elsewhere, or be parked: the stream knows.
-                self._order = self._order.at_least(progress.done)
-                if not self._order.complete:
+                self._watermark = self._watermark.at_least(progress.done)
+                if not self._watermark.complete:
                     return
                 now, complete = datetime.now(UTC), self._complete
                 if not self._withheld:
@@ -242,7 +242,7 @@ class LedgerWriter:
     @property
     def _complete(self) -> Complete:
         assert self._origin is not None
-        return Complete(self._order.floor, self._origin.epoch)
+        return Complete(self._watermark.floor, self._origin.epoch)
 
     def _say(self, sums: Sequence[Sum], complete: Complete, at: datetime) -> None:
         self._spend.add(published(sums, at, complete), at)
@@ -291,7 +291,7 @@ class LedgerWriter:
         if not self._leading():
             raise Again("another instance writes the ledger")
         async with self._entering:
-            order = self._order.after(sequences)
+            order = self._watermark.after(sequences)
             assert self._origin is not None
             reached = Reached(self._origin.epoch, self._reached, order.floor, max(sequences), mark)
             now = datetime.now(UTC)
@@ -308,7 +308,7 @@ class LedgerWriter:
                 return False
             # It is in the ledger: nothing that fails from here on may have it entered again.
             COMMIT_SECONDS.observe(time.monotonic() - started)
-            self._order = order
+            self._watermark = order
             self._reached = max(self._reached, reached.sequence)
             self._is_there()
             self._count(entry, committed)

@@ -10,9 +10,9 @@ from libs.events.questions import Examined, ExamineGuard, ListPolicies, Policies
 from . import core
 from .checks import Checks
 from .core.state import State, decide, evolve
-from .facts import Facts
 from .rulebook import Rulebook
 from .settings import GuardSettings
+from .verdict_publisher import VerdictPublisher
 
 SUBJECTS = (
     "llmgw.evt.policy.>",
@@ -30,8 +30,8 @@ class Guard:
     def __init__(self, settings: GuardSettings, bus: Bus) -> None:
         self._bus = bus
         self._rulebook = Rulebook()
-        self._facts = Facts(bus, settings.instance)
-        self._checks = Checks(bus, self._rulebook, self._facts, settings.threads)
+        self._publisher = VerdictPublisher(bus, settings.instance)
+        self._checks = Checks(bus, self._rulebook, self._publisher, settings.threads)
         self._view = OwnedView(bus.view("policies", PolicySpec))
         self._lanes: list[Worker] = []
         self._authority: Authority[State] = Authority(
@@ -62,7 +62,7 @@ class Guard:
         await self._authority.stop()
         for lane in self._lanes:
             await lane.stop()
-        await self._facts.stop()
+        await self._publisher.stop()
         await self._checks.stop()
 
     async def _publish(self, state: State, position: int) -> None:

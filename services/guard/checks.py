@@ -17,8 +17,8 @@ from libs.events.policy import Check, Verdict, VerdictRecord
 
 from .core.judge import judge
 from .core.policies import Policy
-from .facts import Facts
 from .rulebook import Rulebook
+from .verdict_publisher import VerdictPublisher
 
 log = logging.getLogger("llmgw.guard")
 
@@ -45,10 +45,10 @@ class _Judged:
 class Checks:
     """Takes deliveries of checks. Texts are looked through in threads: RE2 lets the event loop run meanwhile."""
 
-    def __init__(self, bus: Bus, rulebook: Rulebook, facts: Facts, threads: int) -> None:
+    def __init__(self, bus: Bus, rulebook: Rulebook, facts: VerdictPublisher, threads: int) -> None:
         self._bus = bus
         self._rulebook = rulebook
-        self._facts = facts
+        self._publisher = facts
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="judge")
 
     async def handle(self, deliveries: list[Delivery]) -> None:
@@ -56,7 +56,7 @@ class Checks:
         checks = [d.message for d in deliveries if isinstance(d.message, Check)]
         checks.sort(key=lambda check: check.reply is None)
         judged = await asyncio.gather(*(self._answer(check) for check in checks))
-        await self._facts.keep([_record(each) for each in judged])
+        await self._publisher.keep([_record(each) for each in judged])
 
     async def _answer(self, check: Check) -> _Judged:
         started = time.monotonic()

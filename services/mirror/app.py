@@ -17,10 +17,10 @@ from libs.tasks import end
 from . import core
 from .adapters.http import FileServer
 from .adapters.store import Store, StoreTaken
-from .care import Care
 from .core.state import SAID_EVERY, Import, State, decide, entries, evolve, retirements
 from .imports import Imports
 from .library import Library
+from .scrub import Scrubber
 from .settings import MirrorSettings
 
 log = logging.getLogger("llmgw.mirror")
@@ -37,7 +37,7 @@ class Mirror:
         self._bus = bus
         self._store = Store(settings.data_dir)
         self._library = Library(self._store, lambda: self._authority.state)
-        self._care = Care(self._store, self._library, self._others)
+        self._scrubber = Scrubber(self._store, self._library, self._others)
         self._imports = Imports(
             bus,
             settings.instance,
@@ -89,8 +89,8 @@ class Mirror:
             self._settings.host,
             self._settings.port,
             self._store,
-            lambda: self._library.shelf,
-            damaged=lambda file: self._care.damaged(file, "somebody who fetched it"),
+            lambda: self._library.served,
+            damaged=lambda file: self._scrubber.damaged(file, "somebody who fetched it"),
         )
         self._files.start()
         log.info("files are served at %s", self.url)
@@ -103,14 +103,14 @@ class Mirror:
             self._bus.background("the library's keeper", self._library.keep),
             self._bus.background("the mirror's address", self._say_where),
             self._bus.background("the mirror's imports", self._imports.run),
-            self._bus.background("the store's reader", self._care.read),
-            self._bus.background("the store's mender", self._care.mend),
+            self._bus.background("the store's reader", self._scrubber.scrub),
+            self._bus.background("the store's mender", self._scrubber.repair),
         ]
         await self._bus.answer("mirror", {ExamineMirror: self._examine, ListLibrary: self._list})
 
     async def stop(self) -> None:
         self._imports.stop()
-        self._care.stop()
+        self._scrubber.stop()
         await self._authority.stop()
         await end(*self._tasks)
         self._library.stop()
@@ -122,7 +122,7 @@ class Mirror:
         reasons = self._authority.not_ready()
         if not self._said:
             reasons.append("its address is not on the log yet")
-        return reasons + self._library.shelf.missing()
+        return reasons + self._library.served.missing()
 
     def _fold(self, state: State, event: Event, position: int) -> State:
         self._library.changed()

@@ -20,7 +20,7 @@ from .core.manifest import version_of
 from .core.source import parse_source
 from .core.state import Import, State
 from .headers import headers_of
-from .shelf import Shelf, stocktaking
+from .served_files import ServedFiles, inventory
 
 log = logging.getLogger("llmgw.mirror")
 
@@ -38,10 +38,10 @@ class Library:
         self._intake = Intake(store)
         self._changed = asyncio.Event()
         self._settling = asyncio.Lock()
-        # Imports come one at a time; stocktaking goes on meanwhile.
+        # Imports come one at a time; taking inventory goes on meanwhile.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="store")
         self._told: list[str] = []
-        self.shelf = Shelf()
+        self.served = ServedFiles()
 
     @property
     def importing(self) -> Progress | None:
@@ -65,7 +65,7 @@ class Library:
             await self.settle()
 
     async def settle(self) -> None:
-        """Make shelf and store what the state says, if it changed since the last time."""
+        """Make the files that are served and the store what the state says, if it changed since the last time."""
         async with self._settling:
             if not self._changed.is_set():
                 return
@@ -81,13 +81,13 @@ class Library:
         versions = [version for versions in state.versions.values() for version in versions.values()]
         former = sorted(state.former)
         self._store.named(state.files().keys())
-        self.shelf = await self._in_thread(partial(stocktaking, self._store, versions))
-        missing = self.shelf.missing()
+        self.served = await self._in_thread(partial(inventory, self._store, versions))
+        missing = self.served.missing()
         for sentence in missing:
             if sentence not in self._told:
                 log.error("%s", sentence)
         self._told = missing
-        # Only after the shelf no longer has them: nobody is promised a file that goes away.
+        # Only when they are served no longer: nobody is promised a file that goes away.
         freed = await self._in_thread(partial(self._store.delete, former))
         if freed:
             log.info("%s freed: files no version has any more", shown(freed))
@@ -96,7 +96,7 @@ class Library:
         """Bring an import's files here; the event that ends it well. Raises Refused; GivenUp after ``given_up``."""
         log.info("import of %s from %s begins", wanted.name, wanted.source)
         source = parse_source(wanted.source)
-        taken = await self._in_thread(partial(self._intake.take, source, wanted.name, given_up))
+        taken = await self._in_thread(partial(self._intake.bring_in, source, wanted.name, given_up))
         version = LibraryVersion(
             name=wanted.name,
             version=version_of(taken.files),

@@ -14,7 +14,7 @@ import yaml
 from libs.bus import Bus, BusSettings, connect, supervise
 from libs.bus.identities import node_identity
 from libs.bus.transport import Misconfigured
-from libs.runtime.written import scalars, two_readings
+from libs.runtime.yaml_values import scalars, two_readings
 from libs.tasks import end
 
 from .app import NodeAgent, Shared

@@ -10,8 +10,8 @@ from typing import Protocol
 import msgspec
 
 from .behaviour import Behaviour
+from .protocol import DONE, END, Asked, Shape, chunk, error, response
 from .script import is_scripted, script_of
-from .surface import DONE, END, Asked, Shape, chunk, error, response
 
 ANSWER_TOKENS = 64
 """When a request names no maximum."""

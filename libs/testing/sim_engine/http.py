@@ -14,7 +14,7 @@ import msgspec
 
 from .behaviour import HEADER_PREFIX, Behaviour, BehaviourWanted, changed
 from .engine import PROMPT_REMEMBERED_CHARS, Engine, Generation, Record
-from .surface import CREATED, SSE_HEAD, Asked, error, response, shape_of, token_ids, words_of
+from .protocol import CREATED, SSE_HEAD, Asked, error, response, shape_of, token_ids, words_of
 from .vectors import MOST_DIMENSIONS, embedding, ranking
 
 BODY_LIMIT_BYTES = 64 * 1024 * 1024

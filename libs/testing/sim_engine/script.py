@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from .behaviour import Behaviour
-from .surface import Asked, content_of
+from .protocol import Asked, content_of
 
 LEAD = ("I ", "look. ")
 """What is said before tools are called. An agent says nothing where a call is demanded."""

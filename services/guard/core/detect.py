@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import re2
 
-from .formats import COMPILED, is_template
+from .secret_formats import COMPILED, is_template
 from .text import Text
 
 Detector = Callable[[Text], Iterator["Match"]]

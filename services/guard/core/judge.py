@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from libs.events.policy import Action, Check, Finding, Segment, Span, Verdict
 
+from .decodings import OutOfTime, decodings
 from .detect import Detector, Match
-from .placing import Edit, placed
+from .placeholders import Edit, keep_json
 from .policies import Policy, Rule
-from .readings import OutOfTime, readings
 from .search import search
 from .text import Text
 
@@ -92,7 +92,7 @@ def _look(
         for rule in policy.rules:
             asks.setdefault(rule.detector, (rule.find, []))[1].append(_Ask(policy, rule))
     text = Text(segment.text)
-    found = readings(text, keep_going)
+    found = decodings(text, keep_going)
     for find, askers in asks.values():
         if not keep_going():
             raise OutOfTime
@@ -139,7 +139,7 @@ def _edits(redactions: Mapping[str, tuple[Text, list[Match]]]) -> tuple[Span, ..
                 counts[named.label] = counts.get(named.label, 0) + 1
                 placeholders[key] = f"[{named.label}_{counts[named.label]}]"
             wanted.append(Edit(start, end, placeholders[key]))
-        made = placed(text.data, wanted)
+        made = keep_json(text.data, wanted)
         points = text.points(offset for edit in made for offset in (edit.start, edit.end))
         edits += [
             Span(path=path, start=points[edit.start], end=points[edit.end], replacement=edit.replacement)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 
+from .decodings import Decoding, OutOfTime
 from .detect import Detector, Match
-from .readings import OutOfTime, Reading
 
 STEPS_BETWEEN_LOOKS = 256
 """Matches between two looks at whether time is left."""
@@ -26,7 +26,7 @@ class _Covered:
         index = bisect_right(self._starts, start) - 1
         return index >= 0 and end <= self._ends[index]
 
-    def take(self, spans: Iterable[tuple[int, int]]) -> None:
+    def add(self, spans: Iterable[tuple[int, int]]) -> None:
         merged: list[tuple[int, int]] = []
         for start, end in sorted([*zip(self._starts, self._ends, strict=True), *spans]):
             if merged and start < merged[-1][1]:
@@ -37,7 +37,7 @@ class _Covered:
         self._ends = [end for _, end in merged]
 
 
-def search(found: list[Reading], find: Detector, keep_going: Callable[[], bool]) -> list[Match]:
+def search(found: list[Decoding], find: Detector, keep_going: Callable[[], bool]) -> list[Match]:
     """The matches in all readings of a text, where they stand in the text that was sent. Raises OutOfTime.
 
     ``found`` is what ``readings`` gives. What is found in several readings is found once: a spelling that was undone
@@ -45,18 +45,18 @@ def search(found: list[Reading], find: Detector, keep_going: Callable[[], bool])
     """
     matches: list[Match] = []
     covered: dict[str, _Covered] = {}
-    for reading in reversed(found):
+    for decoding in reversed(found):
         spans: dict[str, list[tuple[int, int]]] = {}
-        for match in _watched(find(reading.text), keep_going):
-            touched = reading.spelled(match.start, match.end)
-            start, end = reading.origin(*(touched or (match.start, match.end)))
+        for match in _watched(find(decoding.text), keep_going):
+            touched = decoding.spelled(match.start, match.end)
+            start, end = decoding.origin(*(touched or (match.start, match.end)))
             before = covered.get(match.rule)
             if before is not None and (before.holds(start, end) or (touched and before.touches(start, end))):
                 continue
             matches.append(match._replace(start=start, end=end))
             spans.setdefault(match.rule, []).append((start, end))
         for rule, new in spans.items():
-            covered.setdefault(rule, _Covered()).take(new)
+            covered.setdefault(rule, _Covered()).add(new)
     return matches
 
 

@@ -25,13 +25,13 @@ from prometheus_client import Counter
 from libs.events.library import WeightFile
 from libs.runtime.status import PortTaken
 from services.mirror.core.ranges import (
-    Part,
+    ByteRange,
     Unsatisfiable,
+    byte_range,
     matches_any,
-    part_of,
     still_the_same,
 )
-from services.mirror.shelf import Shelf
+from services.mirror.served_files import ServedFiles
 
 from .store import Store
 
@@ -55,21 +55,21 @@ REQUESTS = Counter("llmgw_mirror_requests_total", "Requests answered.", ["status
 
 
 class FileServer:
-    """Serves a shelf at an address. ``shelf`` is asked for at every request."""
+    """Serves files at an address. ``served`` says at every request which there are."""
 
     def __init__(
         self,
         host: str,
         port: int,
         store: Store,
-        shelf: Callable[[], Shelf],
+        served: Callable[[], ServedFiles],
         most: int = MOST_CONNECTIONS,
         damaged: Callable[[WeightFile], None] = lambda file: None,
     ) -> None:
         """Listen. ``damaged`` is told of a file that somebody doubted and that is not what it should be any more, from
         another thread. Raises PortTaken."""
         try:
-            self._server = _Server((host, port), _handler(store, shelf, damaged), most)
+            self._server = _Server((host, port), _handler(store, served, damaged), most)
         except OSError as error:
             raise PortTaken(f"port {host}:{port} cannot be used ({error.strerror}); set port to a free one") from None
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="files", daemon=True)
@@ -137,7 +137,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _handler(
-    store: Store, shelf: Callable[[], Shelf], damaged: Callable[[WeightFile], None]
+    store: Store, served: Callable[[], ServedFiles], damaged: Callable[[WeightFile], None]
 ) -> type[BaseHTTPRequestHandler]:
     class Handler(_Handler):
         def right(self, file: WeightFile) -> bool:
@@ -149,8 +149,8 @@ def _handler(
             damaged(file)
             return False
 
-        def current(self) -> Shelf:
-            return shelf()
+        def current(self) -> ServedFiles:
+            return served()
 
         def opened(self, sha256: str) -> BinaryIO:
             return open(store.path(sha256), "rb", buffering=0)
@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
         super().setup()
 
-    def current(self) -> Shelf:
+    def current(self) -> ServedFiles:
         raise NotImplementedError
 
     def opened(self, sha256: str) -> BinaryIO:
@@ -214,10 +214,10 @@ class _Handler(BaseHTTPRequestHandler):
         if matches_any(self.headers.get("If-None-Match"), etag):
             self._head(HTTPStatus.NOT_MODIFIED, ETag=etag)
             return
-        part = None
+        asked = None
         if self.command == "GET" and still_the_same(self.headers.get("If-Range"), etag):
             try:
-                part = part_of(self.headers.get("Range"), file.size_bytes)
+                asked = byte_range(self.headers.get("Range"), file.size_bytes)
             except Unsatisfiable:
                 self._refuse(
                     HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
@@ -231,20 +231,20 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, f"the file with the SHA-256 {sha256} was removed a moment ago")
             return
         with content:
-            self._send(content, file.size_bytes, part, etag)
+            self._send(content, file.size_bytes, asked, etag)
 
-    def _send(self, content: BinaryIO, size: int, part: Part | None, etag: str) -> None:
+    def _send(self, content: BinaryIO, size: int, asked: ByteRange | None, etag: str) -> None:
         fields = {"ETag": etag, "Accept_Ranges": "bytes", "Content_Type": "application/octet-stream"}
         fields["Cache_Control"] = "public, max-age=31536000, immutable"
-        if part is None:
-            part = Part(0, size)
+        if asked is None:
+            asked = ByteRange(0, size)
             self._head(HTTPStatus.OK, Content_Length=str(size), **fields)
         else:
-            fields["Content_Range"] = f"bytes {part.start}-{part.start + part.length - 1}/{size}"
-            self._head(HTTPStatus.PARTIAL_CONTENT, Content_Length=str(part.length), **fields)
-        if self.command == "HEAD" or part.length == 0:
+            fields["Content_Range"] = f"bytes {asked.start}-{asked.start + asked.length - 1}/{size}"
+            self._head(HTTPStatus.PARTIAL_CONTENT, Content_Length=str(asked.length), **fields)
+        if self.command == "HEAD" or asked.length == 0:
             return
-        at, end = part.start, part.start + part.length
+        at, end = asked.start, asked.start + asked.length
         while at < end:
             sent = os.sendfile(self.connection.fileno(), content.fileno(), at, min(end - at, MOST_AT_ONCE_BYTES))
             if sent == 0:
@@ -256,10 +256,10 @@ class _Handler(BaseHTTPRequestHandler):
             at += sent
 
     def _version(self, name: str, version: str) -> None:
-        shelf = self.current()
-        manifest = shelf.manifests.get((name, version))
+        served = self.current()
+        manifest = served.manifests.get((name, version))
         if manifest is None:
-            newest = shelf.latest.get(name)
+            newest = served.latest.get(name)
             there = f"; its latest is {newest}" if newest else ""
             self._refuse(HTTPStatus.NOT_FOUND, f"the library has no {name}@{version}{there}")
             return

@@ -17,7 +17,7 @@ from libs.events.library import WeightFile
 from libs.events.refusal import Refused
 from libs.fit import Unreadable, headers
 from libs.runtime.hub_cache import reach
-from services.mirror.core import parts
+from services.mirror.core import model_files
 from services.mirror.core.manifest import MOST_FILES, in_order
 from services.mirror.core.source import (
     PackageSource,
@@ -40,7 +40,7 @@ MARGIN_BYTES = 256 * 1024 * 1024
 """Left free on the disk after an import."""
 
 
-class Taken(NamedTuple):
+class Imported(NamedTuple):
     files: tuple[WeightFile, ...]
     licence: str
     """What the files themselves say; may be empty."""
@@ -68,7 +68,7 @@ class Intake:
         self.progress: Progress | None = None
         """Of what is taken in now; read from any thread."""
 
-    def take(self, source: Source, name: str, given_up: threading.Event | None = None) -> Taken:
+    def bring_in(self, source: Source, name: str, given_up: threading.Event | None = None) -> Imported:
         """Bring every file of the source into the store. Raises Refused, and GivenUp once ``given_up`` is set."""
         self._given_up = given_up or threading.Event()
         self._store.unpin()
@@ -87,7 +87,7 @@ class Intake:
 
     # a file or a folder
 
-    def _path(self, given: Path, name: str) -> Taken:
+    def _path(self, given: Path, name: str) -> Imported:
         try:
             real = given.resolve(strict=True)
             beside = given.parent.resolve(strict=True)
@@ -99,12 +99,12 @@ class Intake:
         if not found:
             raise Refused.one("source", f"{given} holds no file to import")
         _look(found)
-        problem = parts.problem({file.path: file.size_bytes for file in found}, str(given))
+        problem = model_files.problem({file.path: file.size_bytes for file in found}, str(given))
         if problem:
             raise Refused.one("source", problem)
-        return self._take_all(found, name)
+        return self._copy_all(found, name)
 
-    def _take_all(self, found: list[Found], name: str) -> Taken:
+    def _copy_all(self, found: list[Found], name: str) -> Imported:
         if len(found) > MOST_FILES:
             raise Refused.one("source", f"{len(found)} files, {MOST_FILES} at most: import the folder of one model")
         total = sum(file.size_bytes for file in found)
@@ -121,13 +121,13 @@ class Intake:
             files.append(WeightFile(path=file.path, size_bytes=size, sha256=sha256))
             if file.path.lower() == "readme.md":
                 licence = licence_in(head.decode("utf-8", "replace"))
-        return Taken(in_order(files), licence)
+        return Imported(in_order(files), licence)
 
     def _take_file(self, file: Found, progress: Progress) -> tuple[bytes, str, int]:
         with _opened(file) as source:
             before = os.fstat(source.fileno())
             head = _head(file, source)
-            sha256, size = self._store.take_in(source, progress.moved)
+            sha256, size = self._store.add(source, progress.moved)
             after = os.fstat(source.fileno())
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or size != before.st_size:
             raise Refused.one("source", f"{file.path} changed while it was read: import it when nothing writes to it")
@@ -135,7 +135,7 @@ class Intake:
 
     # a package
 
-    def _package(self, module_name: str, name: str) -> Taken:
+    def _package(self, module_name: str, name: str) -> Imported:
         module = _import(module_name)
         file_name = Path(str(getattr(module, "MODEL_NAME", "") or f"{name}.gguf")).name
         problem = path_problem(file_name) or unsafe_name(file_name)
@@ -152,7 +152,7 @@ class Intake:
                     raise Refused.one("source", problem)
                 _check_header(file_name, written, assembled.stat().st_size)
             progress = self.progress = Progress(name, assembled.stat().st_size, self._given_up)
-            sha256, size = self._store.take_over(assembled, expected, progress.moved)
+            sha256, size = self._store.adopt(assembled, expected, progress.moved)
         except WrongSum as wrong:
             raise Refused.one(
                 "source", f"{file_name}: {wrong} according to package {module_name}: install it again"
@@ -165,11 +165,11 @@ class Intake:
             assembled.unlink(missing_ok=True)
         beside = _licence_files(module)
         _look(beside)
-        taken = self._take_all(beside, name) if beside else Taken((), "")
+        taken = self._copy_all(beside, name) if beside else Imported((), "")
         model_cards = [file.real for file in beside if file.path.lower().startswith("readme")]
         licence = next(filter(None, (licence_in(card.read_text("utf-8", "replace")) for card in model_cards)), "")
         weights = WeightFile(path=file_name, size_bytes=size, sha256=sha256)
-        return Taken(in_order((weights, *(f for f in taken.files if f.path != file_name))), licence)
+        return Imported(in_order((weights, *(f for f in taken.files if f.path != file_name))), licence)
 
 
 class Progress:
@@ -250,7 +250,7 @@ def _check_header(path: str, source: BinaryIO, size: int) -> None:
 
 def _set(folder: Path, name: str) -> Iterator[Found]:
     """A file, or all parts there are of the model it is a part of."""
-    for part in parts.parts_of(name):
+    for part in model_files.parts_of(name):
         real = folder / part
         if part == name or os.path.lexists(real):
             yield _file(part, _inside(real, part, folder))

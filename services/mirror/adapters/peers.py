@@ -33,7 +33,7 @@ def fetch(url: str, file: WeightFile, store: Store, moved: Moved) -> None:
         response = connection.getresponse()
         if response.status != 200:
             raise PeerFailed(f"{url} answers {response.status} for {file.path}")
-        store.take_in(cast(BinaryIO, response), moved, file)
+        store.add(cast(BinaryIO, response), moved, file)
     except http.client.HTTPException as error:
         raise PeerFailed(f"{url} does not speak HTTP as it should: {error or type(error).__name__}") from None
     finally:

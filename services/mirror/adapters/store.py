@@ -124,7 +124,7 @@ class Store:
             self._count += 1
             return self._incoming / f"{os.getpid()}-{self._count}"
 
-    def take_in(self, source: BinaryIO, moved: Moved, expected: WeightFile | None = None) -> tuple[str, int]:
+    def add(self, source: BinaryIO, moved: Moved, expected: WeightFile | None = None) -> tuple[str, int]:
         """Copy an open file into the store; returns its sum and length.
 
         Raises WrongSum where it is not what was expected, OSError, and what ``moved`` raises.
@@ -141,7 +141,7 @@ class Store:
             raise
         return sha256, size
 
-    def take_over(self, name: Path, expected: str, moved: Moved) -> tuple[str, int]:
+    def adopt(self, name: Path, expected: str, moved: Moved) -> tuple[str, int]:
         """Take a file that was written to a name from ``incoming``; returns its sum and length.
 
         Raises WrongSum unless its sum is ``expected``, where that is not empty.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 _ONE_RANGE = re.compile(r"^bytes\s*=\s*(\d{0,19})\s*-\s*(\d{0,19})\s*$", re.IGNORECASE)
 
 
-class Part(NamedTuple):
+class ByteRange(NamedTuple):
     start: int
     length: int
 
@@ -17,7 +17,7 @@ class Unsatisfiable(Exception):
     """Nothing of the file is in the range asked for."""
 
 
-def part_of(header: str | None, size: int) -> Part | None:
+def byte_range(header: str | None, size: int) -> ByteRange | None:
     """The range asked for; None: the whole file.
 
     Several ranges and what cannot be read are ignored, as the RFC allows: the answer is then the whole file.
@@ -30,14 +30,14 @@ def part_of(header: str | None, size: int) -> Part | None:
         length = min(int(match[2]), size)
         if length == 0:
             raise Unsatisfiable
-        return Part(size - length, length)
+        return ByteRange(size - length, length)
     start = int(match[1])
     end = int(match[2]) if match[2] else size - 1
     if match[2] and end < start:
         return None
     if start >= size:
         raise Unsatisfiable
-    return Part(start, min(end, size - 1) - start + 1)
+    return ByteRange(start, min(end, size - 1) - start + 1)
 
 
 def matches_any(header: str | None, etag: str) -> bool:

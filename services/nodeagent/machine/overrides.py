@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from libs.runtime.written import expected
+from libs.runtime.yaml_values import expected
 from services.nodeagent.adapters.disk import durable
 from services.nodeagent.settings import NodeAgentSettings
 

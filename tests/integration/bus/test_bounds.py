@@ -15,7 +15,7 @@ from libs.events.machine import MachineSample
 from libs.events.policy import Check
 from libs.events.usage import RequestRecord, UsageBatch
 from libs.testing import eventually
-from services.accounting.room import RoomKeeper, to_drop
+from services.accounting.stream_retention import StreamRetention, droppable_before
 from services.gateway.usage.publisher import Publisher
 from services.gateway.usage.spool import Spool
 
@@ -81,7 +81,7 @@ async def test_usage_that_is_not_in_the_ledger_is_never_dropped(bus: Bus) -> Non
     assert (room.first, room.last) == (1, taken)
     assert room.bytes > BOUND / 2
 
-    keeper = RoomKeeper(bus, lambda: True, lambda: True)
+    keeper = StreamRetention(bus, lambda: True, lambda: True)
     await keeper.look()
     assert (await bus.room("USAGE")).first == 1  # nothing of it is in the ledger
 
@@ -94,14 +94,14 @@ async def test_usage_that_is_in_the_ledger_makes_room(bus: Bus, caplog: pytest.L
     async def enter(deliveries: list[Delivery]) -> None:
         entered.extend(delivery.sequence for delivery in deliveries)
 
-    keeper = RoomKeeper(bus, lambda: True, lambda: True)
+    keeper = StreamRetention(bus, lambda: True, lambda: True)
     await keeper.look()
     assert "USAGE holds" in caplog.text
     worker = await bus.work("accounting-ledger", enter)
     await eventually(lambda: len(entered) == taken)
     await eventually(lambda: _done(bus, taken))
     # It was acknowledged; whether the ledger still has it, after the database came back from a copy, is to be seen.
-    await RoomKeeper(bus, lambda: True, lambda: False).look()
+    await StreamRetention(bus, lambda: True, lambda: False).look()
     assert (await bus.room("USAGE")).first == 1
     await keeper.look()
     room = await bus.room("USAGE")
@@ -117,12 +117,12 @@ async def _done(bus: Bus, sequence: int) -> bool:
 
 
 def test_no_more_is_dropped_than_the_ledger_has() -> None:
-    assert to_drop(Room(40, 100, 1, 40), done=40) == 1
-    assert to_drop(Room(80, 100, 1, 80), done=80) == 56
-    assert to_drop(Room(80, 100, 1, 80), done=10) == 10
-    assert to_drop(Room(80, 100, 21, 100), done=20) == 21
-    assert to_drop(Room(80, 100, 1, 80), done=0) == 1
-    assert to_drop(Room(80, -1, 1, 80), done=80) == 1
+    assert droppable_before(Room(40, 100, 1, 40), done=40) == 1
+    assert droppable_before(Room(80, 100, 1, 80), done=80) == 56
+    assert droppable_before(Room(80, 100, 1, 80), done=10) == 10
+    assert droppable_before(Room(80, 100, 21, 100), done=20) == 21
+    assert droppable_before(Room(80, 100, 1, 80), done=0) == 1
+    assert droppable_before(Room(80, -1, 1, 80), done=80) == 1
 
 
 async def test_gateways_keep_in_their_spools_what_a_full_stream_does_not_take(

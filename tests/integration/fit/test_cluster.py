@@ -91,7 +91,7 @@ async def test_on_the_clusters_machines(nats_server: NatsServer, owners: None) -
     result = await llmgw_plan(nats_server, str(MODELS / "qwen3-235b-a22b"), "--nodes-from-cluster", "--json")
 
     made = json.loads(result.output)
-    (best,) = [way for way in made["ways"] if way["best"]]
+    (best,) = [layout for layout in made["ways"] if layout["best"]]
     assert (best["nodes"], best["cards"], best["machines"]) == (1, 8, ["dgx"])
     # Two of its cards are held now.
     assert (best["fits"], best["now"], best["free_units"]) == (True, False, 6)
@@ -103,7 +103,7 @@ async def test_from_its_library(nats_server: NatsServer, owners: None) -> None:
 
     made = json.loads(result.output)
     assert [(model["name"], model["precision"]) for model in made["models"]] == [("qwen", "Q4_K_M")]
-    assert [(way["gpu_class"], way["best"]) for way in made["ways"]] == [("h100-80g", True), (None, False)]
+    assert [(layout["gpu_class"], layout["best"]) for layout in made["ways"]] == [("h100-80g", True), (None, False)]
     assert made["ways"][1]["tokens_per_s"] > 0
 
 

@@ -165,7 +165,7 @@ async def test_checks_are_judged_and_recorded_without_their_text(
         assert redacted.elapsed_us > 0
 
         await bus.tell(gateway.check(AWS_KEY, "watch", waits=False))
-        facts = await eventually(lambda: _facts(bus, 3))
+        facts = await eventually(lambda: _publisher(bus, 3))
         assert [(f.request_id, f.allow, f.findings[0].rule) for f in facts] == [
             ("req-1", False, "secrets.aws_access_key"),
             ("req-2", True, "pii.email"),
@@ -176,7 +176,7 @@ async def test_checks_are_judged_and_recorded_without_their_text(
         assert "bob" not in repr(facts)
 
 
-async def _facts(bus: Bus, count: int) -> list[VerdictRecord]:
+async def _publisher(bus: Bus, count: int) -> list[VerdictRecord]:
     found = await records(bus)
     return found if len(found) >= count else []
 
@@ -211,7 +211,7 @@ async def test_two_guards_share_the_work_and_one_of_them_decides(
         await eventually(lambda: all("strict" in service._authority.state.policies for service in (one, two)))
         verdicts = await asyncio.gather(*(gateway.judge(f"card 4111111111111111 {i}", "strict") for i in range(200)))
         assert {v.edits[0].replacement for v in verdicts} == {"[CARD_1]"}
-        assert len(await eventually(lambda: _facts(bus, 200))) == 200
+        assert len(await eventually(lambda: _publisher(bus, 200))) == 200
 
 
 async def test_a_verdict_takes_a_few_milliseconds_over_the_bus(

@@ -16,7 +16,7 @@ from libs.testing import eventually
 from libs.testing.library import imported
 from libs.testing.nats import NatsServer
 from libs.testing.weights import gguf
-from services.mirror import care
+from services.mirror import scrub
 from services.nodeagent.adapters.weights.store import Rejected
 from services.nodeagent.shard.fetching import Fetching
 
@@ -54,7 +54,7 @@ def counted(name: str, **labels: str) -> float:
 async def test_a_node_names_the_mirror_which_sets_its_copy_aside_and_takes_anothers(
     bus: Bus, nats_server: NatsServer, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(care, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(scrub, "LOOK_EVERY_S", 0.1)
     async with mirror(nats_server, tmp_path / "one") as first:
         await ready(first)
         added = await imported(bus, ImportVersion(name="tiny", source=f"path:{source}"))
@@ -87,7 +87,7 @@ async def test_a_node_names_the_mirror_which_sets_its_copy_aside_and_takes_anoth
             await eventually(lambda: first.not_ready() == [])
             assert not (tmp_path / "one/store/damaged" / file.sha256).exists()
             damage(tmp_path / "one", file.sha256)
-            await first._care.look_at(file)
+            await first._scrubber.check(file)
             assert counted("llmgw_mirror_damaged_files_total", found_by="reading it again") == 1
             again = await eventually(lambda: asyncio.to_thread(there, f"{first.url}/v1/files/{file.sha256}"))
             assert again == CONTENT
@@ -98,7 +98,7 @@ async def test_a_node_names_the_mirror_which_sets_its_copy_aside_and_takes_anoth
 async def test_a_mirror_that_joins_copies_what_the_others_have(
     bus: Bus, nats_server: NatsServer, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(care, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(scrub, "LOOK_EVERY_S", 0.1)
     async with mirror(nats_server, tmp_path / "one") as first:
         await ready(first)
         added = await imported(bus, ImportVersion(name="tiny", source=f"path:{source}"))

@@ -26,7 +26,7 @@ from libs.testing.library import imported
 from libs.testing.nats import NatsServer
 from libs.testing.weights import gguf
 from services.mirror import imports
-from services.mirror.adapters.intake import GivenUp, Intake, Taken
+from services.mirror.adapters.intake import GivenUp, Imported, Intake
 from services.mirror.app import Mirror, build
 from services.mirror.core.source import Source
 from services.mirror.settings import MirrorSettings
@@ -139,15 +139,15 @@ async def test_an_import_holds_up_no_command_and_goes_on_at_the_next_leader(
     """Given an import that gets no further, commands are carried out and it is seen; when its mirror stops, the next
     one takes it up and ends it."""
     held = threading.Event()
-    taking = Intake.take
+    taking = Intake.bring_in
 
-    def held_up(intake: Intake, source: Source, name: str, given_up: threading.Event | None = None) -> Taken:
+    def held_up(intake: Intake, source: Source, name: str, given_up: threading.Event | None = None) -> Imported:
         while name == "tiny" and not held.wait(0.01):
             if given_up is not None and given_up.is_set():
                 raise GivenUp
         return taking(intake, source, name, given_up)
 
-    monkeypatch.setattr(Intake, "take", held_up)
+    monkeypatch.setattr(Intake, "bring_in", held_up)
     async with mirror(nats_server, tmp_path / "other") as first:
         begun = await bus.command(ImportVersion(name="tiny", source=f"path:{models}"))
         assert (begun.status, begun.event) == ("done", "library.import_started.v1")

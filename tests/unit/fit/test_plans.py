@@ -75,10 +75,12 @@ def test_programs_get_every_figure(ggufs: Path) -> None:
 
     made = json.loads(result.output)
     assert [model["precision"] for model in made["models"]] == ["bf16", "fp8", "int4"]
-    best = [way for way in made["ways"] if way["best"]]
-    assert [(way["precision"], way["devices"], way["fits"], way["now"]) for way in best] == [("int4", 1, True, True)]
+    best = [layout for layout in made["ways"] if layout["best"]]
+    assert [(layout["precision"], layout["devices"], layout["fits"], layout["now"]) for layout in best] == [
+        ("int4", 1, True, True)
+    ]
     assert best[0]["needed_bytes"] == sum(best[0]["need"].values())
-    rejected = next(way for way in made["ways"] if not way["fits"])
+    rejected = next(layout for layout in made["ways"] if not layout["fits"])
     assert {reason["check"] for reason in rejected["rejected"]} == {"memory"}
 
 

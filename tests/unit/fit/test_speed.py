@@ -20,10 +20,10 @@ def test_an_h100_sxm_is_no_h100_pcie() -> None:
 def test_a_card_that_is_not_known_gets_no_figure() -> None:
     strange = msgspec.structs.replace(host("a", 0), cards=(card(0, name="Shiny 9000"),))
 
-    (way,) = plan([invented(10)], [strange], LOAD).ways
+    (layout,) = plan([invented(10)], [strange], LOAD).layouts
 
-    assert way.tokens_per_s is None
-    assert way.pace == "the bandwidth of a card 'Shiny 9000' is not known"
+    assert layout.tokens_per_s is None
+    assert layout.pace == "the bandwidth of a card 'Shiny 9000' is not known"
 
 
 def test_llama_3_70b_on_four_h100s() -> None:
@@ -62,15 +62,15 @@ def test_a_cpu_reads_with_the_threads_it_is_given() -> None:
 def test_a_cpu_without_avx2_gets_no_figure() -> None:
     old = host("old", 0, joined=False, read_bytes_s=40e9, vector=False)
 
-    (way,) = plan([gemma()], [old], LOAD).ways
+    (layout,) = plan([gemma()], [old], LOAD).layouts
 
-    assert (way.tokens_per_s, way.pace) == (None, "its CPU shows no AVX2")
+    assert (layout.tokens_per_s, layout.pace) == (None, "its CPU shows no AVX2")
 
 
 def test_a_mig_instance_has_its_share_of_the_bandwidth() -> None:
     def on(share: float) -> float:
         made = msgspec.structs.replace(host("a", 0), cards=(card(0, 40, mig=True, share=share),))
-        pace = plan([invented(10)], [made], LOAD).ways[0].tokens_per_s
+        pace = plan([invented(10)], [made], LOAD).layouts[0].tokens_per_s
         assert pace is not None
         return pace
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.guard.core import detect
-from services.guard.core.formats import FORMATS
+from services.guard.core.secret_formats import FORMATS
 from services.guard.core.text import Text
 
 # Put together here, so that no scanner takes this file for a leak. None of them is or was a real key.

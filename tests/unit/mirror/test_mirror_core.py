@@ -29,7 +29,7 @@ from libs.events.library import (
 from libs.events.model import Adapter, ModelDefined, ModelRemoved, ModelSpec
 from libs.events.refusal import Refused
 from services.mirror.core.manifest import in_order, version_of
-from services.mirror.core.ranges import Part, Unsatisfiable, matches_any, part_of, still_the_same
+from services.mirror.core.ranges import ByteRange, Unsatisfiable, byte_range, matches_any, still_the_same
 from services.mirror.core.source import (
     PackageSource,
     PathSource,
@@ -194,13 +194,13 @@ def test_the_same_files_give_the_same_version_in_any_order() -> None:
     ("header", "part"),
     [
         (None, None),
-        ("bytes=0-", Part(0, 100)),
-        ("bytes=0-0", Part(0, 1)),
-        ("bytes=10-19", Part(10, 10)),
-        ("bytes=90-1000", Part(90, 10)),
-        ("bytes=-5", Part(95, 5)),
-        ("bytes=-500", Part(0, 100)),
-        ("Bytes = 3 - 4", Part(3, 2)),
+        ("bytes=0-", ByteRange(0, 100)),
+        ("bytes=0-0", ByteRange(0, 1)),
+        ("bytes=10-19", ByteRange(10, 10)),
+        ("bytes=90-1000", ByteRange(90, 10)),
+        ("bytes=-5", ByteRange(95, 5)),
+        ("bytes=-500", ByteRange(0, 100)),
+        ("Bytes = 3 - 4", ByteRange(3, 2)),
         ("bytes=0-1,5-6", None),
         ("bytes=5-3", None),
         ("bytes=-", None),
@@ -209,21 +209,21 @@ def test_the_same_files_give_the_same_version_in_any_order() -> None:
         ("bytes=" + "9" * 30 + "-", None),
     ],
 )
-def test_ranges(header: str | None, part: Part | None) -> None:
-    assert part_of(header, 100) == part
+def test_ranges(header: str | None, part: ByteRange | None) -> None:
+    assert byte_range(header, 100) == part
 
 
 @pytest.mark.parametrize(("header", "size"), [("bytes=100-", 100), ("bytes=-0", 100), ("bytes=0-", 0), ("bytes=-5", 0)])
 def test_ranges_outside_the_file(header: str, size: int) -> None:
     with pytest.raises(Unsatisfiable):
-        part_of(header, size)
+        byte_range(header, size)
 
 
 @given(st.integers(0, 50), st.integers(0, 60), st.integers(0, 60))
 def test_a_range_is_what_slicing_gives(size: int, start: int, end: int) -> None:
     content = bytes(range(size))
     try:
-        part = part_of(f"bytes={start}-{end}", size)
+        part = byte_range(f"bytes={start}-{end}", size)
     except Unsatisfiable:
         assert start >= size
         return

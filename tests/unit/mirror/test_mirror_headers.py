@@ -28,7 +28,7 @@ def headers(tmp_path: Path, folder: Path) -> ModelHeaders | None:
         files = []
         for path in sorted(folder.iterdir()):
             with path.open("rb", buffering=0) as source:
-                sha256, size = store.take_in(source, lambda count: None)
+                sha256, size = store.add(source, lambda count: None)
             files.append(WeightFile(path=path.name, size_bytes=size, sha256=sha256))
         return headers_of("m", store, files)
     finally:

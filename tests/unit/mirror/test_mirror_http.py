@@ -23,7 +23,7 @@ from services.mirror.adapters.http import FileServer
 from services.mirror.adapters.intake import Intake
 from services.mirror.adapters.store import Store
 from services.mirror.core.source import PathSource
-from services.mirror.shelf import Shelf, stocktaking
+from services.mirror.served_files import ServedFiles, inventory
 
 CONTENT = gguf(bytes(range(256)) * 5000)
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -38,10 +38,10 @@ class Served:
         (source / "empty.txt").write_bytes(b"")
         self.store = Store(folder / "data")
         self.store.open()
-        taken = Intake(self.store).take(PathSource(str(source)), "m")
+        taken = Intake(self.store).bring_in(PathSource(str(source)), "m")
         self.version = LibraryVersion(name="m.x", version="v1", files=taken.files, source="path:/m")
-        self.shelf = stocktaking(self.store, [self.version])
-        self.server = FileServer("127.0.0.1", 0, self.store, lambda: self.shelf)
+        self.served = inventory(self.store, [self.version])
+        self.server = FileServer("127.0.0.1", 0, self.store, lambda: self.served)
         self.server.start()
 
     def ask(self, method: str, path: str, **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
@@ -136,15 +136,15 @@ def test_what_is_not_there(served: Served, path: str) -> None:
 
 
 def test_a_file_the_library_does_not_name_is_not_served(served: Served) -> None:
-    served.shelf = Shelf()
+    served.served = ServedFiles()
     assert served.ask("GET", f"/v1/files/{SUM}")[0].status == 404
 
 
 def test_a_version_that_is_not_all_here_is_not_served(served: Served) -> None:
     served.store.path(SUM).unlink()
     assert served.ask("GET", f"/v1/files/{SUM}")[0].status == 404
-    served.shelf = stocktaking(served.store, [served.version])
-    assert served.shelf.missing() == [
+    served.served = inventory(served.store, [served.version])
+    assert served.served.missing() == [
         "m.x@v1: 1 files are not here, as w.gguf: import it again, unless another mirror has it"
     ]
     assert served.ask("GET", "/v1/library/m.x/v1")[0].status == 503
@@ -180,7 +180,7 @@ def test_many_readers_get_the_same_bytes(served: Served) -> None:
 
 def test_a_connection_too_many_is_turned_away(served: Served) -> None:
     """Given a server with room for one, when a second asks while the first is connected, then it is told to wait."""
-    small = FileServer("127.0.0.1", 0, served.store, lambda: served.shelf, most=1)
+    small = FileServer("127.0.0.1", 0, served.store, lambda: served.served, most=1)
     small.start()
     first = http.client.HTTPConnection("127.0.0.1", small.port, timeout=5)
     first.request("HEAD", f"/v1/files/{SUM}")
@@ -204,7 +204,7 @@ def test_a_connection_that_asks_nothing_is_closed(served: Served, monkeypatch: p
 
 def test_a_port_that_is_taken_is_said_in_one_sentence(served: Served) -> None:
     with pytest.raises(PortTaken, match="set port to a free one"):
-        FileServer("127.0.0.1", served.server.port, served.store, Shelf)
+        FileServer("127.0.0.1", served.server.port, served.store, ServedFiles)
 
 
 def test_stopping_cuts_a_reader_that_does_not_read(served: Served) -> None:

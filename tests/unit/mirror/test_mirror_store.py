@@ -15,7 +15,7 @@ import pytest
 from libs.events.library import WeightFile
 from libs.events.refusal import Refused
 from libs.testing.weights import gguf, safetensors
-from services.mirror.adapters.intake import GivenUp, Intake, Taken
+from services.mirror.adapters.intake import GivenUp, Imported, Intake
 from services.mirror.adapters.store import Store, StoreTaken
 from services.mirror.core.source import PackageSource, PathSource
 from tests.data.models.gguf_headers import qwen2_5_0_5b
@@ -41,8 +41,8 @@ def models(tmp_path: Path) -> Path:
     return folder
 
 
-def take(store: Store, path: Path) -> Taken:
-    return Intake(store).take(PathSource(str(path)), "m")
+def take(store: Store, path: Path) -> Imported:
+    return Intake(store).bring_in(PathSource(str(path)), "m")
 
 
 def stored(store: Store, tmp_path: Path) -> list[str]:
@@ -241,7 +241,7 @@ def test_a_stopped_import_ends_at_once(store: Store, models: Path, tmp_path: Pat
     given_up = threading.Event()
     given_up.set()
     with pytest.raises(GivenUp):
-        Intake(store).take(PathSource(str(models)), "m", given_up)
+        Intake(store).bring_in(PathSource(str(models)), "m", given_up)
     assert incoming(tmp_path) == []
 
 
@@ -306,7 +306,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_package_is_put_together_checked_and_taken_with_its_licence(
     store: Store, package: Path, tmp_path: Path
 ) -> None:
-    taken = Intake(store).take(PackageSource("tiny_model_package"), "tiny")
+    taken = Intake(store).bring_in(PackageSource("tiny_model_package"), "tiny")
     assert [f.path for f in taken.files] == ["README.upstream.md", "TERMS.txt", "tiny.gguf"]
     assert taken.licence == "gemma"
     weights = WeightFile(path="tiny.gguf", size_bytes=len(GGUF), sha256=hashlib.sha256(GGUF).hexdigest())
@@ -318,12 +318,12 @@ def test_a_package_is_put_together_checked_and_taken_with_its_licence(
 def test_a_package_whose_file_is_not_what_it_says_is_refused(store: Store, package: Path, tmp_path: Path) -> None:
     (package / "__init__.py").write_text(PACKAGE.format(sha256="0" * 64, content=GGUF))
     with pytest.raises(Refused, match="install it again"):
-        Intake(store).take(PackageSource("tiny_model_package"), "tiny")
+        Intake(store).bring_in(PackageSource("tiny_model_package"), "tiny")
     assert stored(store, tmp_path) == []
 
 
 def test_what_is_no_model_package_says_so(store: Store) -> None:
     with pytest.raises(Refused, match="install the package where the mirror runs"):
-        Intake(store).take(PackageSource("no_such_package_at_all"), "m")
+        Intake(store).bring_in(PackageSource("no_such_package_at_all"), "m")
     with pytest.raises(Refused, match=r"json is not a model package: it has no assemble\(\)"):
-        Intake(store).take(PackageSource("json"), "m")
+        Intake(store).bring_in(PackageSource("json"), "m")

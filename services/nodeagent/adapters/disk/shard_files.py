@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from libs.events.subjects import decode_token, encode_token
-from libs.runtime.folder import folder_id
+from libs.runtime.folder_identity import folder_id
 from services.nodeagent.core.shard.record import ShardRecord
 
 from . import durable

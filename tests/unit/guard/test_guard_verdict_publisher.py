@@ -9,7 +9,7 @@ from libs.bus import Bus, BusAway, Delivery
 from libs.bus.memory import MemoryCluster
 from libs.events.policy import VerdictBatch, VerdictRecord
 from libs.testing import eventually
-from services.guard.facts import Facts
+from services.guard.verdict_publisher import VerdictPublisher
 
 
 def record(number: int) -> VerdictRecord:
@@ -34,7 +34,7 @@ async def test_a_batch_whose_answer_was_lost_is_the_same_message_again(
         return sequence
 
     monkeypatch.setattr(bus.transport, "store", store_and_lose_the_answer)
-    facts = Facts(bus, "g")
+    facts = VerdictPublisher(bus, "g")
     kept = [asyncio.create_task(facts.keep([record(n)])) for n in range(3)]
     await asyncio.gather(*kept)
     await facts.keep([record(3)])

@@ -24,7 +24,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class ServedFiles:
     """A snapshot; replaced as a whole, so threads read it without a lock."""
 
     files: dict[str, WeightFile] = field(default_factory=dict)
@@ -49,21 +49,21 @@ def _words(manifest: Manifest) -> str:
     return f"{len(manifest.missing)} files are not here, as {manifest.missing[0]}"
 
 
-def stocktaking(store: Store, versions: Iterable[LibraryVersion]) -> Shelf:
+def inventory(store: Store, versions: Iterable[LibraryVersion]) -> ServedFiles:
     """Look what is here of the library; ``versions`` of a name in the order they were added. Blocking."""
-    shelf = Shelf()
+    served = ServedFiles()
     for version in versions:
         missing, damaged = [], []
         for file in version.files:
-            if file.sha256 in shelf.files or store.has(file):
-                shelf.files[file.sha256] = file
+            if file.sha256 in served.files or store.has(file):
+                served.files[file.sha256] = file
             else:
                 missing.append(file.path)
-                shelf.wanted[file.sha256] = file
+                served.wanted[file.sha256] = file
                 if store.damaged(file.sha256):
                     damaged.append(file.path)
         body = encode(version)
         etag = f'"{hashlib.sha256(body).hexdigest()}"'
-        shelf.manifests[version.name, version.version] = Manifest(body, etag, tuple(missing), tuple(damaged))
-        shelf.latest[version.name] = version.version
-    return shelf
+        served.manifests[version.name, version.version] = Manifest(body, etag, tuple(missing), tuple(damaged))
+        served.latest[version.name] = version.version
+    return served

@@ -17,7 +17,7 @@ AT_ONCE = 256
 STALLED_S = 30.0
 
 
-async def recount(bus: Bus, after: int, until: int, enter: Callable[[list[Delivery]], Awaitable[int]]) -> int:
+async def replay(bus: Bus, after: int, until: int, enter: Callable[[list[Delivery]], Awaitable[int]]) -> int:
     """Have the messages of USAGE behind one sequence, up to another, entered; returns what ``enter`` says in all.
 
     Raises TimeoutError when nothing comes for half a minute, and what ``enter`` raises.

@@ -39,7 +39,7 @@ class _Batch:
     last: bool
 
 
-class Facts:
+class VerdictPublisher:
     """Writes records in batches: one message is under way, and what comes meanwhile makes the next."""
 
     def __init__(self, bus: Bus, guard_id: str) -> None:

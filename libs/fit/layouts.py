@@ -1,4 +1,4 @@
-"""The shapes a model can take on cards, and what speaks against each."""
+"""The layouts of a model on cards or on a CPU, and what speaks against each."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .quantisation import NATIVE
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why a way is rejected."""
+    """Why a layout is rejected."""
 
     check: str
     """``memory``, ``width``, ``nvlink``, ``fabric``, ``mig``, ``capability``, ``engine``, ``layers``."""
     text: str
 
 
-class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to hold a model, whether it fits or not."""
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model could be held: engine, cards, and how they share it. Whether it fits or not."""
 
     model: str
     """Name of the files it is of."""
@@ -120,25 +120,25 @@ def computed_in(facts: Facts, cards: Sequence[Card]) -> str:
     return f"{facts.precision} weights only: these cards ({has}) compute in 16 bits, others from {needs} on in it"
 
 
-def one_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host]) -> Iterator[Way]:
+def one_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host]) -> Iterator[Layout]:
     """1, 2, … cards of one node: every number a node has."""
     most = max(len(host.of_class(gpu_class)) for host in hosts)
     if any(card.mig for host in hosts for card in host.of_class(gpu_class)):
         yield _in_node(facts, load, gpu_class, hosts, 1)
         if most > 1:
-            way = _in_node(facts, load, gpu_class, hosts, 2)
+            layout = _in_node(facts, load, gpu_class, hosts, 2)
             mig = Reason("mig", "a replica runs on exactly one MIG instance: they have no NVLink between them")
-            yield msgspec.structs.replace(way, rejected=(mig,), link="", now=False)
+            yield msgspec.structs.replace(layout, rejected=(mig,), link="", now=False)
         return
     for number in range(1, most + 1):
-        way = _in_node(facts, load, gpu_class, hosts, number)
-        yield way
-        if any(reason.check == "nvlink" for reason in way.rejected):
+        layout = _in_node(facts, load, gpu_class, hosts, number)
+        yield layout
+        if any(reason.check == "nvlink" for reason in layout.rejected):
             # A pipeline passes one layer's output on, which PCIe carries; tensor parallelism exchanges every layer's.
             yield _in_node(facts, load, gpu_class, hosts, number, pipeline=number)
 
 
-def _in_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host], number: int, pipeline: int = 1) -> Way:
+def _in_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host], number: int, pipeline: int = 1) -> Layout:
     able = [host for host in hosts if len(host.of_class(gpu_class)) >= number]
     cards = [card for host in able for card in host.of_class(gpu_class)]
     usable = min(card.usable_bytes for card in cards)
@@ -164,7 +164,7 @@ def _in_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host], nu
         if pipeline > facts.layers:
             reasons.append(Reason("layers", f"{pipeline} stages and only {facts.layers} layers"))
     reasons.append(memory_reason(need, usable, "a card"))
-    way = Way(
+    layout = Layout(
         model=facts.name,
         precision=facts.precision,
         engine=planned(facts.format),
@@ -180,7 +180,7 @@ def _in_node(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host], nu
         rejected=tuple(reason for reason in reasons if reason),
         machines=tuple(host.id for host in able),
     )
-    return _paced(facts, _freed(way, able, gpu_class), cards)
+    return _paced(facts, _freed(layout, able, gpu_class), cards)
 
 
 class Width(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,7 +196,7 @@ class Width(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes whose cards are on one NVLink domain, or may be."""
 
 
-def several_nodes(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host], place: str) -> Iterator[Way]:
+def several_nodes(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host], place: str) -> Iterator[Layout]:
     """2, 3, … nodes that reach each other: a pipeline between them, tensor parallelism inside.
 
     Every width a node allows, fewest cards first. What is free for them, and their pace, is for ``finished`` to say.
@@ -211,7 +211,7 @@ def several_nodes(facts: Facts, load: Load, gpu_class: str, hosts: Sequence[Host
             reasons.append(NOT_JOINED)
         if over := memory_reason(need, width.usable_bytes, "a card"):
             reasons.append(over)
-        yield Way(
+        yield Layout(
             model=facts.name,
             precision=facts.precision,
             engine=planned(facts.format),
@@ -242,16 +242,16 @@ def _width(facts: Facts, gpu_class: str, hosts: Sequence[Host], number: int) -> 
     )
 
 
-def finished(facts: Facts, way: Way, hosts: Sequence[Host]) -> Way:
-    """A way on cards with what is free for it now on these hosts, and its pace."""
-    assert way.gpu_class is not None
-    able = [host for host in hosts if host.id in set(way.machines)]
-    cards = [card for host in able for card in host.of_class(way.gpu_class or "")]
-    noted = msgspec.structs.replace(way, note=computed_in(facts, cards))
-    return _paced(facts, _freed(noted, able, way.gpu_class), cards)
+def finished(facts: Facts, layout: Layout, hosts: Sequence[Host]) -> Layout:
+    """A layout on cards with what is free for it now on these hosts, and its pace."""
+    assert layout.gpu_class is not None
+    able = [host for host in hosts if host.id in set(layout.machines)]
+    cards = [card for host in able for card in host.of_class(layout.gpu_class or "")]
+    noted = msgspec.structs.replace(layout, note=computed_in(facts, cards))
+    return _paced(facts, _freed(noted, able, layout.gpu_class), cards)
 
 
-def on_cpu(facts: Facts, load: Load, hosts: Sequence[Host]) -> Way:
+def on_cpu(facts: Facts, load: Load, hosts: Sequence[Host]) -> Layout:
     """llama.cpp in main memory, on half a machine's cores."""
     need = memory.slots_in_main_memory(facts, load)
     largest = max(host.usable_memory_bytes for host in hosts)
@@ -264,7 +264,7 @@ def on_cpu(facts: Facts, load: Load, hosts: Sequence[Host]) -> Way:
         if host.read_bytes_s and host.vector and not facts.encoder
     ]
     slow = any(host.read_bytes_s and not host.vector for host in able)
-    return Way(
+    return Layout(
         model=facts.name,
         precision=facts.precision,
         engine=planned(facts.format),
@@ -288,34 +288,34 @@ def on_cpu(facts: Facts, load: Load, hosts: Sequence[Host]) -> Way:
     )
 
 
-def _freed(way: Way, hosts: Sequence[Host], gpu_class: str) -> Way:
-    """What is free now for a way on cards of these hosts."""
-    room = {host.id: sum(card.free_bytes >= way.need.total for card in host.of_class(gpu_class)) for host in hosts}
+def _freed(layout: Layout, hosts: Sequence[Host], gpu_class: str) -> Layout:
+    """What is free now for a layout on cards of these hosts."""
+    room = {host.id: sum(card.free_bytes >= layout.need.total for card in host.of_class(gpu_class)) for host in hosts}
     cards = [card for host in hosts for card in host.of_class(gpu_class)]
     return msgspec.structs.replace(
-        way,
+        layout,
         free_units=sum(room.values()),
         units=len(cards),
         free_bytes=sum(card.free_bytes for card in cards),
-        now=way.fits and sum(number >= way.cards for number in room.values()) >= way.nodes,
+        now=layout.fits and sum(number >= layout.cards for number in room.values()) >= layout.nodes,
     )
 
 
-def _paced(facts: Facts, way: Way, cards: Sequence[Card]) -> Way:
+def _paced(facts: Facts, layout: Layout, cards: Sequence[Card]) -> Layout:
     """Its estimated speed, when every card's bandwidth is known."""
     if facts.encoder:
-        return msgspec.structs.replace(way, pace=NOTHING_GENERATED)
+        return msgspec.structs.replace(layout, pace=NOTHING_GENERATED)
     bandwidths = []
     for card in cards:
         known = speed.card_bandwidth(card.name)
         if known is None:
             name = repr(card.name) if card.name else "without a name"
-            return msgspec.structs.replace(way, pace=f"the bandwidth of a card {name} is not known")
+            return msgspec.structs.replace(layout, pace=f"the bandwidth of a card {name} is not known")
         bandwidths.append(known * card.share)
     slowest = min(bandwidths)
-    if traits_of(way.engine).splits == "layers":
-        pace = speed.layer_split(facts, slowest, way.cards)
+    if traits_of(layout.engine).splits == "layers":
+        pace = speed.layer_split(facts, slowest, layout.cards)
     else:
-        link = "PCIe" if way.link == "PCIe" else "NVLink"
-        pace = speed.tensor_parallel(facts, slowest, way.tensor, way.pipeline, link)
-    return msgspec.structs.replace(way, tokens_per_s=pace)
+        link = "PCIe" if layout.link == "PCIe" else "NVLink"
+        pace = speed.tensor_parallel(facts, slowest, layout.tensor, layout.pipeline, link)
+    return msgspec.structs.replace(layout, tokens_per_s=pace)

@@ -76,10 +76,10 @@ class Piece(NamedTuple):
     """What it stands for."""
 
 
-class Reading:
+class Decoding:
     """A text, and where each of its bytes comes from."""
 
-    def __init__(self, text: Text, source: Reading | None, here: list[tuple[int, int]], there: list[tuple[int, int]]):
+    def __init__(self, text: Text, source: Decoding | None, here: list[tuple[int, int]], there: list[tuple[int, int]]):
         """``here`` and ``there``: where the pieces that are spelled differently stand here and in the source."""
         self.text = text
         self.source = source
@@ -87,15 +87,15 @@ class Reading:
         self._ends = [end for _, end in here]
         self._source_starts = [start for start, _ in there]
         self._source_ends = [end for _, end in there]
-        self.plain: Reading | None = None
+        self.plain: Decoding | None = None
         """The reading in which the spelling of this one is undone, where it has any."""
 
     def origin(self, start: int, end: int) -> tuple[int, int]:
         """Where a stretch stands in the text that was sent. A piece it only partly covers is covered as a whole."""
-        reading = self
-        while reading.source is not None:
-            start, end = reading._before(start), reading._after(end)
-            reading = reading.source
+        decoding = self
+        while decoding.source is not None:
+            start, end = decoding._before(start), decoding._after(end)
+            decoding = decoding.source
         return start, end
 
     def _before(self, at: int) -> int:
@@ -142,37 +142,37 @@ class OutOfTime(Exception):
     """No time is left for what is still to be undone."""
 
 
-def readings(text: Text, keep_going: Callable[[], bool]) -> list[Reading]:
+def decodings(text: Text, keep_going: Callable[[], bool]) -> list[Decoding]:
     """The text as it is, and in all that its spellings stand for; a source comes before what is read from it.
 
     Raises OutOfTime.
     """
-    found: list[Reading] = []
+    found: list[Decoding] = []
     seen: set[bytes] = set()
-    left = [(Reading(text, None, [], []), 0)]
+    left = [(Decoding(text, None, [], []), 0)]
     while left:
-        reading, depth = left.pop()
-        found.append(reading)
+        decoding, depth = left.pop()
+        found.append(decoding)
         if depth == MOST_DEEP:
             continue
-        if (inner := _enclosed(reading, seen, keep_going)) is not None:
+        if (inner := _enclosed(decoding, seen, keep_going)) is not None:
             left.append((inner, depth + 1))
-        if (plain := _plain(reading, keep_going)) is not None:
-            reading.plain = plain
+        if (plain := _plain(decoding, keep_going)) is not None:
+            decoding.plain = plain
             left.append((plain, depth + 1))
     return found
 
 
-def _plain(reading: Reading, keep_going: Callable[[], bool]) -> Reading | None:
-    data = reading.text.data
+def _plain(decoding: Decoding, keep_going: Callable[[], bool]) -> Decoding | None:
+    data = decoding.text.data
     if data.isascii() and not any(sign in data for sign in _MAYBE_SPELLED):
         return None
-    return _replaced(reading, _spellings(data), keep_going)
+    return _replaced(decoding, _spellings(data), keep_going)
 
 
-def unescaped(text: Text) -> Reading:
+def unescaped(text: Text) -> Decoding:
     """What the inside of a JSON string stands for."""
-    source = Reading(text, None, [], [])
+    source = Decoding(text, None, [], [])
     pieces = (Piece(*match.span(), _meant(match.group())) for match in _ESCAPED.finditer(text.data))
     return _replaced(source, pieces, lambda: True) or source
 
@@ -218,7 +218,7 @@ def _guise(number: int) -> bytes:
     return b"-" if number in (0x2010, 0x2011) else b""
 
 
-def _replaced(source: Reading, pieces: Iterator[Piece], keep_going: Callable[[], bool]) -> Reading | None:
+def _replaced(source: Decoding, pieces: Iterator[Piece], keep_going: Callable[[], bool]) -> Decoding | None:
     data = source.text.data
     parts: list[bytes] = []
     here: list[tuple[int, int]] = []
@@ -237,10 +237,10 @@ def _replaced(source: Reading, pieces: Iterator[Piece], keep_going: Callable[[],
     if not there:
         return None
     parts.append(data[at:])
-    return Reading(Text.of(b"".join(parts)), source, here, there)
+    return Decoding(Text.of(b"".join(parts)), source, here, there)
 
 
-def _enclosed(source: Reading, seen: set[bytes], keep_going: Callable[[], bool]) -> Reading | None:
+def _enclosed(source: Decoding, seen: set[bytes], keep_going: Callable[[], bool]) -> Decoding | None:
     """What can be read in the text's base64, a line for each piece. Such a piece is replaced as a whole."""
     parts: list[bytes] = []
     here: list[tuple[int, int]] = []
@@ -259,7 +259,7 @@ def _enclosed(source: Reading, seen: set[bytes], keep_going: Callable[[], bool])
             here.append((size, size + len(line)))
             there.append(match.span())
             size += len(line)
-    return Reading(Text.of(b"".join(parts)), source, here, there) if parts else None
+    return Decoding(Text.of(b"".join(parts)), source, here, there) if parts else None
 
 
 def _undone(run: bytes) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ HELD = Gauge("llmgw_stream_bytes", "Bytes in a stream that has a bound, seen by 
 BOUND = Gauge("llmgw_stream_bound_bytes", "Bytes it holds at most.", ["stream"])
 
 
-def to_drop(room: Room, done: int) -> int:
+def droppable_before(room: Room, done: int) -> int:
     """Messages of USAGE before this sequence may leave; ``room.first`` when none needs to or none may.
 
     Over half its bound it is brought to a quarter, taking messages as equally large, and only what is before
@@ -32,7 +32,7 @@ def to_drop(room: Room, done: int) -> int:
     return max(room.first, min(room.first + int(surplus * (room.last - room.first + 1)), done))
 
 
-class RoomKeeper:
+class StreamRetention:
     """Looks after the streams while this instance leads."""
 
     def __init__(self, bus: Bus, leading: Callable[[], bool], entered: Callable[[], bool]) -> None:
@@ -72,7 +72,7 @@ class RoomKeeper:
         if room.bytes * 2 <= room.bound or not self._entered():
             return
         progress = await self._bus.progress(DURABLE)
-        before = to_drop(room, progress.done)
+        before = droppable_before(room, progress.done)
         if before > room.first:
             await self._bus.drop("USAGE", before)
             log.info("%d messages of USAGE that the ledger has left it, to make room", before - room.first)

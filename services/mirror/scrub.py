@@ -32,8 +32,8 @@ DAMAGED = Counter("llmgw_mirror_damaged_files_total", "Copies found to be no mor
 COPIED = Counter("llmgw_mirror_copied_files_total", "Files asked of other mirrors, by what came of it.", ["outcome"])
 
 
-class Care:
-    """Two tasks, ``read`` and ``mend``; both go on for ever."""
+class Scrubber:
+    """Two tasks, ``scrub`` and ``repair``; both go on for ever."""
 
     def __init__(self, store: Store, library: Library, others: Callable[[], list[str]]) -> None:
         """``others``: the addresses of the other mirrors."""
@@ -53,18 +53,18 @@ class Care:
         )
         self._loop.call_soon_threadsafe(self._library.changed)
 
-    async def read(self) -> None:
+    async def scrub(self) -> None:
         """Read every file now and then, slowly."""
         await asyncio.sleep(FIRST_AFTER_S)
         while True:
-            files = self._library.shelf.files
+            files = self._library.served.files
             self._read_at = {sha256: at for sha256, at in self._read_at.items() if sha256 in files}
             before = time.monotonic() - READ_EVERY_S
             for file in [one for one in files.values() if self._read_at.get(one.sha256, before) <= before]:
-                await self.look_at(file)
+                await self.check(file)
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def look_at(self, file: WeightFile) -> None:
+    async def check(self, file: WeightFile) -> None:
         """Read a file and see whether it is right."""
         self._read_at[file.sha256] = time.monotonic()
         try:
@@ -83,10 +83,10 @@ class Care:
         if self._stopping.wait(count / READ_BYTES_PER_S):
             raise GivenUp
 
-    async def mend(self) -> None:
+    async def repair(self) -> None:
         """Copy what is missing here from mirrors that have it."""
         while True:
-            for file in list(self._library.shelf.wanted.values()):
+            for file in list(self._library.served.wanted.values()):
                 await self._copied(file)
             await asyncio.sleep(LOOK_EVERY_S)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 
-class Order(msgspec.Struct, frozen=True):
+class Watermark(msgspec.Struct, frozen=True):
     """What was dealt with of a stream, by sequence. The sequences of the stream have no gaps."""
 
     floor: int
@@ -25,14 +25,14 @@ class Order(msgspec.Struct, frozen=True):
     def complete(self) -> bool:
         return self.floor >= self.highest
 
-    def after(self, sequences: Iterable[int]) -> Order:
+    def after(self, sequences: Iterable[int]) -> Watermark:
         """With these dealt with too."""
         ahead = {*self.ahead, *sequences}
         floor, highest = self.floor, max(self.highest, max(ahead, default=0))
         while floor + 1 in ahead:
             floor += 1
-        return Order(floor, highest, frozenset(one for one in ahead if one > floor))
+        return Watermark(floor, highest, frozenset(one for one in ahead if one > floor))
 
-    def at_least(self, floor: int) -> Order:
+    def at_least(self, floor: int) -> Watermark:
         """With the stream's own word that everything up to a sequence was dealt with, whoever did it."""
-        return Order(max(floor, self.floor), self.highest, self.ahead).after(())
+        return Watermark(max(floor, self.floor), self.highest, self.ahead).after(())

@@ -1,4 +1,4 @@
-"""The order of ways: one card, several cards of one node, several nodes; and which of them is taken."""
+"""The layouts that are tried, in order: one card, several cards of one node, several nodes; and which is taken."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from libs.engines import planned, traits_of
 from . import memory
 from .facts import Facts, Unreadable
 from .hardware import Host
+from .layouts import Layout, Reason, finished, on_cpu, one_node, several_nodes
 from .memory import Load
-from .shapes import Reason, Way, finished, on_cpu, one_node, several_nodes
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -23,17 +23,17 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Every way that was considered, in the order they are preferred; at most one is the best."""
+    """Every layout that was considered, in the order they are preferred; at most one is the best."""
 
     models: tuple[Facts, ...]
     load: Load
-    ways: tuple[Way, ...]
+    layouts: tuple[Layout, ...]
     left_out: tuple[str, ...] = ()
     """Hardware that is there and was not counted, each with the reason."""
 
     @property
-    def best(self) -> Way | None:
-        return next((way for way in self.ways if way.best), None)
+    def best(self) -> Layout | None:
+        return next((layout for layout in self.layouts if layout.best), None)
 
 
 def plan(models: Sequence[Facts], hosts: Iterable[Host], load: Load) -> Plan:
@@ -49,32 +49,34 @@ def plan(models: Sequence[Facts], hosts: Iterable[Host], load: Load) -> Plan:
                 f"{facts.context:,} at most"
             )
     here = tuple(host for host in hosts if not host.away)
-    found = [(way, facts.bits, order) for order, facts in enumerate(models) for way in _ways(facts, load, here)]
-    fitting = [one for one in found if one[0].fits]
-    best = min(fitting, key=lambda one: _rank(*one))[0] if fitting else None
-    ways = (msgspec.structs.replace(way, best=True) if way is best else way for way, _, _ in found)
-    return Plan(models=tuple(models), load=load, ways=tuple(ways), left_out=tuple(_left_out(hosts)))
+    tried = [
+        (layout, facts.bits, order) for order, facts in enumerate(models) for layout in _layouts(facts, load, here)
+    ]
+    fitting = [candidate for candidate in tried if candidate[0].fits]
+    best = min(fitting, key=lambda candidate: _rank(*candidate))[0] if fitting else None
+    layouts = (msgspec.structs.replace(layout, best=True) if layout is best else layout for layout, _, _ in tried)
+    return Plan(models=tuple(models), load=load, layouts=tuple(layouts), left_out=tuple(_left_out(hosts)))
 
 
-def _rank(way: Way, bits: float, order: int) -> tuple[bool, int, int, float, bool, bool, int, int]:
+def _rank(layout: Layout, bits: float, order: int) -> tuple[bool, int, int, float, bool, bool, int, int]:
     """Fewest cards, then fewest nodes, then the better precision up to 8 bits; a CPU when no card will do.
 
     Equal so far: a domain's NVLink before a fabric, what could start now, the source's own files, the smaller card.
     """
-    fabric = way.nodes > 1 and not way.link.startswith("NVLink")
+    fabric = layout.nodes > 1 and not layout.link.startswith("NVLink")
     return (
-        way.gpu_class is None,
-        way.devices,
-        way.nodes,
+        layout.gpu_class is None,
+        layout.devices,
+        layout.nodes,
         -min(bits, 8.0),
         fabric,
-        not way.now,
+        not layout.now,
         order,
-        way.usable_bytes,
+        layout.usable_bytes,
     )
 
 
-def _ways(facts: Facts, load: Load, hosts: Sequence[Host]) -> Iterator[Way]:
+def _layouts(facts: Facts, load: Load, hosts: Sequence[Host]) -> Iterator[Layout]:
     classes = sorted({card.gpu_class for host in hosts for card in host.cards if not card.unusable})
     for gpu_class in classes:
         yield from _on_class(facts, load, gpu_class, [host for host in hosts if host.of_class(gpu_class)])
@@ -85,7 +87,7 @@ def _ways(facts: Facts, load: Load, hosts: Sequence[Host]) -> Iterator[Way]:
     elif not classes:
         engine = planned(facts.format)
         unknown = f"what {traits_of(engine).called} takes of main memory is not known, and there are no GPUs"
-        yield Way(
+        yield Layout(
             model=facts.name,
             precision=facts.precision,
             engine=engine,
@@ -94,53 +96,53 @@ def _ways(facts: Facts, load: Load, hosts: Sequence[Host]) -> Iterator[Way]:
         )
 
 
-def _on_class(facts: Facts, load: Load, gpu_class: str, hosts: list[Host]) -> Iterator[Way]:
+def _on_class(facts: Facts, load: Load, gpu_class: str, hosts: list[Host]) -> Iterator[Layout]:
     inside = list(_until_it_fits(one_node(facts, load, gpu_class, hosts)))
     yield from inside
-    if any(way.fits for way in inside) or len(hosts) < 2 or facts.format == "gguf":
+    if any(layout.fits for layout in inside) or len(hosts) < 2 or facts.format == "gguf":
         # What one node holds needs no second one, and llama.cpp knows no other nodes.
         return
     if any(card.mig for host in hosts for card in host.of_class(gpu_class)):
         return
     places, apart = places_of(hosts)
-    between: list[Way] = []
+    between: list[Layout] = []
     for place in places:
         found = _widest(several_nodes(facts, load, gpu_class, place.hosts, place.name))
         # Where an earlier place holds it, a later one need not say what it cannot do.
-        shown = [way for way in found if way.fits or not any(earlier.fits for earlier in between)]
-        between += [finished(facts, way, place.hosts) for way in shown]
+        shown = [layout for layout in found if layout.fits or not any(earlier.fits for earlier in between)]
+        between += [finished(facts, layout, place.hosts) for layout in shown]
     yield from between
-    if not any(way.fits for way in between):
+    if not any(layout.fits for layout in between):
         yield from _apart(facts, load, gpu_class, hosts, places, apart)
 
 
-def _until_it_fits(ways: Iterable[Way]) -> Iterator[Way]:
-    for way in ways:
-        yield way
-        if way.fits:
+def _until_it_fits(layouts: Iterable[Layout]) -> Iterator[Layout]:
+    for layout in layouts:
+        yield layout
+        if layout.fits:
             return
 
 
-def _widest(ways: Iterable[Way]) -> list[Way]:
-    """The first way that fits, and the widest one of each smaller number of nodes."""
-    rejected: dict[int, Way] = {}
-    for way in ways:
-        if way.fits:
-            return [*(rejected[nodes] for nodes in sorted(rejected) if nodes < way.nodes), way]
-        rejected[way.nodes] = way
+def _widest(layouts: Iterable[Layout]) -> list[Layout]:
+    """The first layout that fits, and the widest one of each smaller number of nodes."""
+    rejected: dict[int, Layout] = {}
+    for layout in layouts:
+        if layout.fits:
+            return [*(rejected[nodes] for nodes in sorted(rejected) if nodes < layout.nodes), layout]
+        rejected[layout.nodes] = layout
     return [rejected[nodes] for nodes in sorted(rejected)]
 
 
 def _apart(
     facts: Facts, load: Load, gpu_class: str, hosts: list[Host], places: list[Place], apart: dict[str, str]
-) -> Iterator[Way]:
-    """All nodes together, where they are not on one fabric: never a way, and why."""
+) -> Iterator[Layout]:
+    """All nodes together, where they are not on one fabric: never a layout, and why."""
     if any(len(place.hosts) == len(hosts) for place in places):
         return
     groups = [f"{place.name} joins {', '.join(host.id for host in place.hosts)}" for place in places]
     groups += [f"{machine}: {why}" for machine, why in sorted(apart.items())]
-    ways = several_nodes(facts, load, gpu_class, hosts, "no common fabric")
-    whole = max(ways, key=lambda way: (way.nodes, way.cards))
+    layouts = several_nodes(facts, load, gpu_class, hosts, "no common fabric")
+    whole = max(layouts, key=lambda layout: (layout.nodes, layout.cards))
     rule = "a replica never spans two fabrics" if len(places) > 1 else "its nodes share no fabric"
     reason = Reason("fabric", f"{rule} ({'; '.join(groups)})")
     yield finished(facts, msgspec.structs.replace(whole, rejected=(reason, *whole.rejected)), hosts)

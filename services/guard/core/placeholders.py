@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from .readings import MOST_DEEP, unescaped
+from .decodings import MOST_DEEP, unescaped
 from .text import Text
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[-0-9a-zA-Z.+]+', re.DOTALL)
@@ -28,7 +28,7 @@ class Edit(NamedTuple):
     replacement: str
 
 
-def placed(data: bytes, edits: list[Edit], depth: int = 0) -> list[Edit]:
+def keep_json(data: bytes, edits: list[Edit], depth: int = 0) -> list[Edit]:
     """The edits as they leave JSON what it is; as they are where the text is none. They do not overlap, in order."""
     if not edits or not _is_json(data):
         return edits
@@ -64,7 +64,7 @@ def _in_string(data: bytes, edits: list[Edit], depth: int) -> list[Edit]:
     inner = [Edit(*meant.told(edit.start, edit.end), edit.replacement) for edit in edits]
     return [
         Edit(*meant.origin(edit.start, edit.end), json.dumps(edit.replacement)[1:-1])
-        for edit in placed(meant.text.data, inner, depth + 1)
+        for edit in keep_json(meant.text.data, inner, depth + 1)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Which ways there are, in which order, and what speaks against each."""
+"""Which layouts there are, in which order, and what speaks against each."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 import msgspec
 import pytest
 
-from libs.fit import Facts, Host, Load, Unreadable, Way, plan, profile_of
+from libs.fit import Facts, Host, Layout, Load, Unreadable, plan, profile_of
 from libs.fit.hardware import Network
+from libs.fit.layouts import width_reason
 from libs.fit.memory import GIB
 from libs.fit.quantisation import FP8
-from libs.fit.shapes import width_reason
 from tests.unit.fit.models import card, experts, gemma, host, invented, of, published, qwen
 
 LOAD = Load(context=8192, parallel=1)
@@ -21,18 +21,18 @@ def ib(*identities: str, name: str = "ib-a") -> Network:
     return Network(name=name, identities=frozenset(identities), rate_gbps=400)
 
 
-def best(models: list[Facts] | Facts, hosts: list[Host], load: Load = LOAD) -> Way:
+def best(models: list[Facts] | Facts, hosts: list[Host], load: Load = LOAD) -> Layout:
     made = plan([models] if isinstance(models, Facts) else models, hosts, load)
-    assert made.best is not None, [way.rejected for way in made.ways]
+    assert made.best is not None, [layout.rejected for layout in made.layouts]
     return made.best
 
 
-def shape(way: Way) -> tuple[int, int, int, int]:
-    return (way.nodes, way.cards, way.tensor, way.pipeline)
+def shape(layout: Layout) -> tuple[int, int, int, int]:
+    return (layout.nodes, layout.cards, layout.tensor, layout.pipeline)
 
 
-def checks(way: Way) -> list[str]:
-    return [reason.check for reason in way.rejected]
+def checks(layout: Layout) -> list[str]:
+    return [reason.check for reason in layout.rejected]
 
 
 def test_one_card_when_one_holds_it() -> None:
@@ -43,7 +43,7 @@ def test_the_fewest_cards_of_one_node() -> None:
     made = plan([invented(200)], [host("a")], LOAD)
 
     # 3 cards would do and do not divide 8 KV heads.
-    assert [(way.cards, checks(way)) for way in made.ways] == [
+    assert [(layout.cards, checks(layout)) for layout in made.layouts] == [
         (1, ["memory"]),
         (2, ["memory"]),
         (3, ["width"]),
@@ -85,7 +85,7 @@ def test_several_nodes_on_one_fabric_when_no_node_holds_it() -> None:
 def test_what_one_node_holds_is_not_spread() -> None:
     hosts = [host(name, networks=(ib("sm:1"),)) for name in ("a", "b")]
 
-    assert all(way.nodes == 1 for way in plan([invented(500)], hosts, LOAD).ways)
+    assert all(layout.nodes == 1 for layout in plan([invented(500)], hosts, LOAD).layouts)
 
 
 def test_never_across_two_fabrics_of_one_name() -> None:
@@ -99,7 +99,7 @@ def test_never_across_two_fabrics_of_one_name() -> None:
     made = plan([invented(1500)], hosts, LOAD)
 
     assert made.best is None
-    across = made.ways[-1]
+    across = made.layouts[-1]
     assert (across.nodes, across.cards, checks(across)) == (4, 8, ["fabric"])
     assert across.rejected[0].text == (
         "a replica never spans two fabrics (ib-a (sm:1) joins a, b; ib-a (sm:2) joins c, d)"
@@ -121,7 +121,7 @@ def test_a_node_without_the_fabric_stays_apart_and_it_is_said_why(networks: tupl
     made = plan([invented(1400)], hosts, LOAD)
 
     assert made.best is None
-    assert why in made.ways[-1].rejected[0].text
+    assert why in made.layouts[-1].rejected[0].text
     assert best(invented(800), hosts).machines == ("a", "b")
 
 
@@ -143,7 +143,7 @@ def test_a_domain_of_nvlink_comes_before_a_fabric() -> None:
 def test_cards_without_nvlink_form_a_pipeline() -> None:
     made = plan([invented(120)], [host("a", 4, joined=False)], LOAD)
 
-    assert [(shape(way), checks(way)) for way in made.ways] == [
+    assert [(shape(layout), checks(layout)) for layout in made.layouts] == [
         ((1, 1, 1, 1), ["memory"]),
         ((1, 2, 2, 1), ["nvlink"]),
         ((1, 2, 1, 2), []),
@@ -155,9 +155,9 @@ def test_cards_without_nvlink_form_a_pipeline() -> None:
 def test_what_is_not_known_of_nvlink_rejects_nothing() -> None:
     unknown = host("a", 4, joined=False, nvlink="unknown")
 
-    way = best(invented(120), [unknown])
+    layout = best(invented(120), [unknown])
 
-    assert (shape(way), way.link) == ((1, 2, 2, 1), "NVLink not known")
+    assert (shape(layout), layout.link) == ((1, 2, 2, 1), "NVLink not known")
 
 
 def test_a_replica_runs_on_exactly_one_mig_instance() -> None:
@@ -167,7 +167,7 @@ def test_a_replica_runs_on_exactly_one_mig_instance() -> None:
 
     assert shape(best(invented(20), [sliced])) == (1, 1, 1, 1)
     made = plan([invented(50)], [sliced, sliced], LOAD)
-    assert [(way.cards, checks(way)) for way in made.ways] == [(1, ["memory"]), (2, ["mig"])]
+    assert [(layout.cards, checks(layout)) for layout in made.layouts] == [(1, ["memory"]), (2, ["mig"])]
 
 
 def test_experts_across_cards_are_served_in_parallel() -> None:
@@ -184,7 +184,7 @@ def test_cards_too_old_for_a_precision() -> None:
     made = plan([fp8], [old], LOAD)
 
     assert made.best is None
-    assert made.ways[0].rejected[0].text == "fp8 needs compute capability 7.5, these cards have 7.0"
+    assert made.layouts[0].rejected[0].text == "fp8 needs compute capability 7.5, these cards have 7.0"
     assert best(fp8, [host("silent")]).fits
 
 
@@ -209,12 +209,12 @@ def test_cards_that_keep_a_precision_and_do_not_compute_in_it(capability: tuple[
 def test_an_encoder_needs_no_cache_and_has_no_speed() -> None:
     encoder = published("bge-m3")
 
-    way = best(encoder, [host("a")])
+    layout = best(encoder, [host("a")])
 
-    assert way.need.context == 0
-    assert way.tokens_per_s is None
-    assert way.pace == "an encoder generates nothing"
-    assert profile_of(way, LOAD).engine == "vllm"
+    assert layout.need.context == 0
+    assert layout.tokens_per_s is None
+    assert layout.pace == "an encoder generates nothing"
+    assert profile_of(layout, LOAD).engine == "vllm"
 
 
 def precision(name: str, bits: float, gib: float) -> Facts:
@@ -244,10 +244,10 @@ def test_a_cpu_when_no_card_will_do() -> None:
     plain = host("plain", 0, joined=False)
 
     assert best(gemma(), [host("a"), plain]).gpu_class == "h100-80g"
-    way = best(gemma(), [plain])
-    assert (way.gpu_class, way.engine, way.machines) == (None, "llamacpp", ("plain",))
+    layout = best(gemma(), [plain])
+    assert (layout.gpu_class, layout.engine, layout.machines) == (None, "llamacpp", ("plain",))
     made = plan([invented(10)], [plain], LOAD)
-    assert made.ways[0].rejected[0].check == "engine"
+    assert made.layouts[0].rejected[0].check == "engine"
 
 
 def test_llamacpp_knows_no_second_node() -> None:
@@ -256,7 +256,7 @@ def test_llamacpp_knows_no_second_node() -> None:
 
     made = plan([large], hosts, LOAD)
 
-    assert all(way.nodes == 1 for way in made.ways)
+    assert all(layout.nodes == 1 for layout in made.layouts)
     assert made.best is None
 
 
@@ -265,12 +265,12 @@ def test_what_is_free_now_is_counted_and_decides_among_equals_only() -> None:
         host("a"), cards=tuple(msgspec.structs.replace(c, used_bytes=50 * GIB) for c in host("a").cards[:7])
     )
 
-    way = best(invented(60), [busy])
+    layout = best(invented(60), [busy])
 
-    assert way.fits
-    assert not way.now
-    assert (way.free_units, way.units) == (0, 7)
-    assert way.free_bytes == 7 * 30 * GIB
+    assert layout.fits
+    assert not layout.now
+    assert (layout.free_units, layout.units) == (0, 7)
+    assert layout.free_bytes == 7 * 30 * GIB
     assert best(invented(60), [busy, host("b")]).now
 
 
@@ -279,7 +279,7 @@ def test_machines_and_cards_out_of_use_are_left_out_and_named() -> None:
 
     made = plan([invented(60)], [host("a", away="it is drained"), sick], LOAD)
 
-    assert [checks(way) for way in made.ways] == [["engine"]]
+    assert [checks(layout) for layout in made.layouts] == [["engine"]]
     assert made.left_out == ("a: it is drained", "b GPU-0: XID 79: it fell off the bus")
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cli.console import Console
 from cli.failure import Failed
 from cli.output import Json, Text
-from libs.runtime.visible import in_json, in_one_line, visible
+from libs.runtime.terminal_text import in_json, in_one_line, visible
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b5n\r\x08gone\u202eevil\x7f"
 SHOWN = r"\x1b]0;title\x07\x1b[2J\x9b5n\r\x08gone\u202eevil\x7f"
