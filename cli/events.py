@@ -12,11 +12,11 @@ import msgspec
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.past import TIME, events_until
-from cli.sentences import sentence
 from libs.bus import Delivery, Misconfigured
 from libs.events.contract import Contract
 from libs.events.policy import VerdictBatch
 from libs.events.questions import SchedulerState, StateAnswer
+from libs.events.sentences import sentence
 from libs.events.subjects import plane
 from services.entry import fold_events
 

@@ -22,7 +22,7 @@ from libs.events.refusal import Refused
 from services.entry import fold_events
 
 if TYPE_CHECKING:
-    from services.entry import Move, WhatIf
+    from services.entry import WhatIf
 
 MARKS = {"start": "+", "stop": "-", "tell": " "}
 
@@ -80,12 +80,12 @@ def lines(found: WhatIf) -> Iterator[str]:
     """A plan for a person."""
     if found.underway:
         yield "under way already:"
-        yield from (f"  {MARKS[move.what]} {_move(move)}" for move in found.underway)
+        yield from (f"  {MARKS[move.what]} {move.sentence}" for move in found.underway)
     if not found.moves:
         yield "nothing would start, stop or move"
     else:
         yield "the change:"
-        yield from (f"  {MARKS[move.what]} {_move(move)}" for move in found.moves)
+        yield from (f"  {MARKS[move.what]} {move.sentence}" for move in found.moves)
         starts = sum(move.what == "start" for move in found.moves)
         stops = sum(move.what == "stop" for move in found.moves)
         yield f"{starts} to start, {stops} to stop, worked out on the log up to #{found.position}"
@@ -94,7 +94,3 @@ def lines(found: WhatIf) -> Iterator[str]:
             f"model {model.model}: {model.ready_before} -> {model.ready_after} of {model.wanted} ready"
             + (f" ({model.state}: {model.reason})" if model.reason else "")
         )
-
-
-def _move(move: Move) -> str:
-    return f"{move.model}: {move.sentence}" if move.model else move.sentence

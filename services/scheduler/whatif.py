@@ -14,6 +14,7 @@ from libs.events.model import ModelEvent
 from libs.events.node import NodeLost
 from libs.events.refusal import Refused
 from libs.events.replica import ReplicaDraining, ReplicaEvent, ReplicaLost, ReplicaPlaced
+from libs.events.sentences import sentence
 from libs.events.shard import ShardReady, ShardStopped
 
 from .core.commands.decide import decide
@@ -21,7 +22,6 @@ from .core.inputs.heartbeats import LOST_AFTER_MS, Heard, Hearing
 from .core.reconciler.reconcile import Reconciler
 from .core.state.evolve import evolve
 from .core.state.state import State
-from .core.views.history import sentence
 from .core.views.views import model_view
 
 ROUNDS = 2_000

@@ -76,7 +76,7 @@ async def test_what_was_and_what_would_be(nats_server: NatsServer, bus: Bus, tmp
         )
         code, out, err = await llmgw(nats_server, "plan", "-f", str(change))
         assert code == 0, err
-        assert "+ n: " in out
+        assert " of n placed on cpu-" in out
         assert "1 to start, 0 to stop" in out
         assert "model n: 0 -> 1 of 2 ready" in out
         assert await endpoints(bus, "n") == 0, "nothing was changed"

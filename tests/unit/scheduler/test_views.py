@@ -222,17 +222,14 @@ def test_explain_tells_where_and_why_and_what_happened() -> None:
     assert told.unplaced is not None
     assert told.unplaced.rejected.keys() <= {"cores", "memory"}
     first, second = (p.replica_id for p in world.events(type(world.log[3][1]))[:2])
-    assert sentences[0].startswith("defined: 1 wanted, definition ")
-    assert sentences[1] == (
-        f"{first} goes to cpu-1 with the profile cpu: the only machine there is (0 of 1 wanted were there)"
-    )
-    assert sentences[2] == f"cpu-1 takes up {first}-0 with sim"
-    assert f"{first} serves at http://cpu-1:1" in sentences
-    assert (
-        f"{first} failed on cpu-1 while ready: the engine was killed (the first failure; the next try is at once)"
-        in sentences
-    )
-    assert f"{second} goes to cpu-1 with the profile cpu" in " ".join(sentences)
+    assert sentences[0].startswith("model m defined: 1 replica on sim, definition ")
+    placed = f"replica {first} of m placed on cpu-1 with the profile cpu"
+    assert sentences[1] == f"{placed}: the only machine there is (0 of 1 wanted were there)"
+    assert sentences[2] == f"cpu-1 starts sim for m (shard {first}-0)"
+    assert f"replica {first} of m serves at http://cpu-1:1" in sentences
+    failure = f"replica {first} of m failed (number 1 in a row): failed on cpu-1 while ready: the engine was killed"
+    assert f"{failure}; another is placed at once" in sentences
+    assert f"replica {second} of m placed on cpu-1 with the profile cpu" in " ".join(sentences)
     assert [h.sequence for h in told.recent] == sorted(h.sequence for h in told.recent)
     assert len(told.recent) <= 40
 

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cli.sentences import known, sentence
 from libs.events import contracts, tag_of
 from libs.events.leadership import SchedulerElected
 from libs.events.node import NodeLost
+from libs.events.sentences import known, sentence
 from libs.events.usage import RequestRecord, UsageBatch
 
 AT = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
