@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 import click
 import msgspec
 
 from cli.cluster import Cluster, on_cluster
+from cli.times import PAST
 from libs.events.budget import money
 from libs.events.commands import DefinePrice
 from libs.events.questions import AskUsage, BudgetsAnswer, ListBudgets, ListTenancy, TenancyAnswer, UsageAnswer
@@ -75,15 +76,15 @@ async def set_price(
     default="model",
     show_default=True,
 )
-@click.option("--since", type=click.DateTime(), help="UTC.  [default: everything]")
-@click.option("--until", type=click.DateTime(), help="UTC.")
+@click.option("--since", type=PAST, help="From this time on.  [default: everything]")
+@click.option("--until", type=PAST, help="Up to before this time.")
 @on_cluster
 async def usage(cluster: Cluster, by: str, since: datetime | None, until: datetime | None) -> None:
     """Requests, tokens and cost."""
     question = AskUsage(
         by=by,
-        since=since.replace(tzinfo=UTC) if since else None,
-        until=until.replace(tzinfo=UTC) if until else None,
+        since=since,
+        until=until,
     )
     answer = await cluster.ask_all(question, UsageAnswer)
     columns = [(by.upper(), "name"), ("REQUESTS", "requests"), ("PROMPT", "prompt_tokens")]

@@ -9,12 +9,14 @@ import click
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.output import Output, json_option
+from cli.times import DURATION
 from libs.bus import BusError, NoRoom, ensure
 from libs.bus.identities import GRANTS, authorization, ensure_seed, grants, machine_of, node_identity, users_in
 from libs.bus.topology import LEAST_USAGE_BYTES, RECORD_BYTES
 from libs.runtime.secrets import fleet_secret
 
-AWAY_HOURS = 24.0
+AWAY_S = 86400.0
+"""How long PostgreSQL may be away where --away is not given."""
 
 
 @click.group()
@@ -29,26 +31,26 @@ def bus() -> None:
 @click.option(
     "--requests-per-s",
     type=click.FloatRange(0.1, 1_000_000),
-    help="Size the stream of usage: so many requests a second are to be kept while PostgreSQL is away.",
+    help="Size the stream of usage for so many requests a second while PostgreSQL is away.",
 )
-@click.option("--away-hours", type=click.FloatRange(0.1, 10_000), help="… for so many hours.  [default: 24]")
+@click.option("--away", "away_s", type=DURATION, help="How long PostgreSQL may be away.  [default: 1d]")
 @on_cluster
-async def init(cluster: Cluster, replicas: str, requests_per_s: float | None, away_hours: float | None) -> None:
+async def init(cluster: Cluster, replicas: str, requests_per_s: float | None, away_s: float | None) -> None:
     """Create or update every stream, bucket and consumer. Changes nothing that is as it should be.
 
     Usage that PostgreSQL has not taken in waits in a stream. It holds what it was sized to, or 4 GiB, or as much as the
     disk has room for; when it is full, gateways keep usage in their spools, and refuse requests when those are full.
     """
-    if away_hours is not None and requests_per_s is None:
-        raise Failed("--away-hours says how long usage is kept at --requests-per-s: name both")
+    if away_s is not None and requests_per_s is None:
+        raise click.UsageError("--away says how long usage is kept at --requests-per-s: give both")
     usage_bytes = None
     if requests_per_s is not None:
-        wanted = int(requests_per_s * (away_hours or AWAY_HOURS) * 3600 * RECORD_BYTES)
+        wanted = int(requests_per_s * (AWAY_S if away_s is None else away_s) * RECORD_BYTES)
         usage_bytes = max(wanted, LEAST_USAGE_BYTES)
     try:
         done = await ensure(cluster.bus, int(replicas), usage_bytes)
     except NoRoom as error:
-        raise Failed(f"{error}. Give it a larger disk, or name fewer --requests-per-s or --away-hours") from None
+        raise Failed(f"{error}. Give it a larger disk, or name fewer --requests-per-s or a shorter --away") from None
     except BusError as error:
         raise Failed(f"the bus is not as it must be: {error}") from None
     cluster.out.one({"done": done}, done or ["nothing to do: every stream, bucket and consumer is there"])

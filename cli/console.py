@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from libs.events.times import rfc3339
 from libs.runtime.logs import blank
 from libs.runtime.terminal_text import in_one_line
 
@@ -126,7 +127,7 @@ def readable(line: str) -> str:
         return line
     try:
         entry = json.loads(line)
-        time = datetime.fromisoformat(entry.pop("time")).astimezone()
+        time = datetime.fromisoformat(entry.pop("time"))
         level, message = entry.pop("level"), entry.pop("message")
     except (ValueError, KeyError, TypeError, AttributeError):
         return line
@@ -134,5 +135,5 @@ def readable(line: str) -> str:
     for known in ("service", "instance", "logger", "trace_id"):
         entry.pop(known, None)
     extra = "".join(f" {name}={value}" for name, value in entry.items())
-    words = f"{time:%H:%M:%S} {f'{level}: ' if level in LEVELS else ''}{message}{extra}"
+    words = f"{rfc3339(time)} {f'{level}: ' if level in LEVELS else ''}{message}{extra}"
     return f"{words} ({error.strip().splitlines()[-1]})" if error else words

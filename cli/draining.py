@@ -9,7 +9,7 @@ import click
 
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
-from cli.units import SECONDS
+from cli.times import DURATION, written
 from libs.events.commands import DrainNode
 from libs.events.questions import ListNodes, NodesAnswer
 from libs.events.views import NodeView
@@ -23,7 +23,7 @@ LOOK_S = 1.0
 @click.option("--reason", default="", help="Kept in the log.")
 @click.option("--force", is_flag=True, help="Stop what has nowhere to go.")
 @click.option("--wait", is_flag=True, help="Return when nothing runs there any more.")
-@click.option("--timeout", "timeout_s", type=SECONDS, default=600, show_default=True, help="Time to wait at most.")
+@click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Time to wait at most.")
 @on_cluster
 async def drain(cluster: Cluster, name: str, reason: str, force: bool, wait: bool, timeout_s: float) -> None:
     """Give a node nothing new and move away what runs there: its successor serves before it stops."""
@@ -36,7 +36,7 @@ async def drain(cluster: Cluster, name: str, reason: str, force: bool, wait: boo
             told = one.reason
             cluster.out.event(one, said_of(one))
         if time.monotonic() >= deadline:
-            raise Failed(f"{said_of(one)}; after {timeout_s:.0f} s it is not empty (`--force` stops what is left)")
+            raise Failed(f"{said_of(one)}; after {written(timeout_s)} it is not empty (`--force` stops what is left)")
         await asyncio.sleep(LOOK_S)
     cluster.out.event(one, f"{name} is empty")
     return None

@@ -11,7 +11,7 @@ import yaml
 
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
-from cli.units import SECONDS
+from cli.times import DURATION, written
 from libs.bus import Delivery
 from libs.events.commands import GiveErrand
 from libs.events.machine import MachineErrandEnded
@@ -19,12 +19,12 @@ from libs.events.node import Errand
 from libs.events.subjects import pattern_of
 
 patience = click.option(
-    "--wait",
-    "wait_s",
-    type=SECONDS,
-    default=120,
+    "--timeout",
+    "timeout_s",
+    type=DURATION,
+    default="2m",
     show_default=True,
-    help="Time to wait for the node to say how it ended; it goes on all the same.",
+    help="Time to wait at most for the node to say how it ended; it goes on all the same.",
 )
 reasoned = click.option("--reason", default="", help="Kept in the log.")
 
@@ -35,10 +35,10 @@ reasoned = click.option("--reason", default="", help="Kept in the log.")
 @reasoned
 @patience
 @on_cluster
-async def restart(cluster: Cluster, name: str, shard: str | None, reason: str, wait_s: float) -> None:
+async def restart(cluster: Cluster, name: str, shard: str | None, reason: str, timeout_s: float) -> None:
     """Restart a node's agent, which touches no engine; or one engine, once its requests are done (30 s at most)."""
     errand = Errand(kind="restart_shard", shard_id=shard) if shard is not None else Errand(kind="restart_agent")
-    await carried_out(cluster, name, errand, reason, wait_s)
+    await carried_out(cluster, name, errand, reason, timeout_s)
 
 
 @click.command("settings")
@@ -47,12 +47,12 @@ async def restart(cluster: Cluster, name: str, shard: str | None, reason: str, w
 @reasoned
 @patience
 @on_cluster
-async def settings(cluster: Cluster, name: str, changes: tuple[str, ...], reason: str, wait_s: float) -> None:
+async def settings(cluster: Cluster, name: str, changes: tuple[str, ...], reason: str, timeout_s: float) -> None:
     """Change settings of a node's agent, at once and for good; engines are not touched.
 
     Values are YAML: `stop_grace_s=30`, `labels={zone: b}`. `SETTING=` goes back to what the agent's own settings say.
     """
-    await carried_out(cluster, name, Errand(kind="change_settings", settings=read(changes)), reason, wait_s)
+    await carried_out(cluster, name, Errand(kind="change_settings", settings=read(changes)), reason, timeout_s)
 
 
 @click.command("remove-weights")
@@ -61,9 +61,9 @@ async def settings(cluster: Cluster, name: str, changes: tuple[str, ...], reason
 @reasoned
 @patience
 @on_cluster
-async def remove_weights(cluster: Cluster, name: str, weights: str, reason: str, wait_s: float) -> None:
+async def remove_weights(cluster: Cluster, name: str, weights: str, reason: str, timeout_s: float) -> None:
     """Remove a node's copy of weights that no shard there uses (`llmgw node show NODE` lists what it holds)."""
-    await carried_out(cluster, name, Errand(kind="remove_weights", weights=weights), reason, wait_s)
+    await carried_out(cluster, name, Errand(kind="remove_weights", weights=weights), reason, timeout_s)
 
 
 def read(changes: tuple[str, ...]) -> dict[str, str]:
@@ -80,7 +80,7 @@ def read(changes: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-async def carried_out(cluster: Cluster, name: str, errand: Errand, reason: str, wait_s: float) -> None:
+async def carried_out(cluster: Cluster, name: str, errand: Errand, reason: str, timeout_s: float) -> None:
     """Give an errand and tell how it ended. Raises Failed when it was not done, or not told within the time."""
     outcome = await cluster.send(GiveErrand(machine_id=name, errand=errand, reason=reason))
     number = outcome.sequence
@@ -98,13 +98,13 @@ async def carried_out(cluster: Cluster, name: str, errand: Errand, reason: str, 
     follower = await cluster.bus.follow("EVENTS", [subject], heard, start=number)
     try:
         with suppress(TimeoutError):
-            await asyncio.wait_for(told.wait(), wait_s)
+            await asyncio.wait_for(told.wait(), timeout_s)
     finally:
         await follower.stop()
     if not ends:
         raise Failed(
-            f"{name} has not said within {wait_s:g} s how it ended (#{number}). It goes on: `llmgw node show {name}` "
-            "shows it for as long as it is open"
+            f"{name} has not said within {written(timeout_s)} how it ended (#{number}). It goes on: "
+            f"`llmgw node show {name}` shows it for as long as it is open"
         )
     end = ends[0]
     if end.outcome != "done":

@@ -11,13 +11,15 @@ import msgspec
 
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
-from cli.past import TIME, events_until
+from cli.past import events_until
+from cli.times import PAST
 from libs.bus import Delivery, Misconfigured
 from libs.events.contract import Contract
 from libs.events.policy import VerdictBatch
 from libs.events.questions import SchedulerState, StateAnswer
 from libs.events.sentences import sentence
 from libs.events.subjects import plane
+from libs.events.times import rfc3339
 from services.entry import fold_events
 
 TOLD = {"EVENTS": plane("evt"), "USAGE": plane("use")}
@@ -70,7 +72,7 @@ async def tail(cluster: Cluster, lines: int, everything: bool, ends: bool) -> No
 
     def say(told: Told) -> None:
         where = f"#{told.sequence}" if told.stream == "EVENTS" else f"{told.stream.lower()}#{told.sequence}"
-        cluster.out.event(told, f"{told.time.astimezone():%H:%M:%S} {where:>6}  {told.sentence}")
+        cluster.out.event(told, f"{rfc3339(told.time)} {where:>6}  {told.sentence}")
 
     followers = []
     for stream, subject in TOLD.items():
@@ -129,7 +131,8 @@ async def show(cluster: Cluster, sequence: int, stream: str) -> None:
         "headers": dict(raw.headers),
         "message": message,
     }
-    lines = [f"{stream} #{raw.sequence}  {raw.subject}  {raw.time:%Y-%m-%d %H:%M:%S.%f}"]
+    stored = f"  {rfc3339(raw.time)}" if raw.time is not None else ""
+    lines = [f"{stream} #{raw.sequence}  {raw.subject}{stored}"]
     lines += [f"{name}: {text}" for name, text in raw.headers.items()]
     lines += ["", msgspec.json.format(msgspec.json.encode(message), indent=2).decode()]
     cluster.out.one(value, lines)
@@ -145,17 +148,17 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 @events.command("replay")
-@click.option("--until", type=TIME, help="Only what happened before; nothing is compared then.")
+@click.option("--at", type=PAST, help="As of a time; nothing is compared then.")
 @on_cluster
-async def replay(cluster: Cluster, until: datetime | None) -> None:
+async def replay(cluster: Cluster, at: datetime | None) -> None:
     """Fold the log with the scheduler's core and compare the state with the running leader's.
 
-    With --until: nodes and models as they were then.
+    With --at: nodes and models as they were then.
     """
-    if until is not None:
-        past = fold_events(await events_until(cluster, await last_sequence(cluster, "EVENTS"), until))
+    if at is not None:
+        past = fold_events(await events_until(cluster, await last_sequence(cluster, "EVENTS"), at))
         value = {"position": past.position, "hash": past.hash, "nodes": past.nodes(), "models": past.models()}
-        said = f"as of {until.astimezone():%Y-%m-%d %H:%M:%S}, event #{past.position}: state {past.hash}"
+        said = f"as of {rfc3339(at)}, event #{past.position}: state {past.hash}"
         cluster.out.one(value, [*past.summary, said])
         return
     leader = await cluster.ask(SchedulerState(), StateAnswer)

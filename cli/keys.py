@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, get_args
 
 import click
@@ -13,6 +13,7 @@ import msgspec
 from cli.cluster import Cluster, on_cluster
 from cli.say import say
 from cli.tenancy import allowance, allowance_options, amendment, changed_options, path_of
+from cli.times import FUTURE
 from libs.events.commands import AmendKey, CreateKey, RevokeKey
 from libs.events.questions import ListTenancy, TenancyAnswer
 from libs.events.tenancy import Allowance, Role
@@ -77,7 +78,7 @@ async def list_keys(cluster: Cluster) -> None:
 @click.option(
     "--role", "roles", multiple=True, type=click.Choice(get_args(Role)), default=("client",), show_default=True
 )
-@click.option("--expires", type=click.DateTime(), help="UTC.")
+@click.option("--expires", type=FUTURE, help="When it stops working: 30d from now, or a date.")
 @allowance_options
 @on_cluster
 async def create(
@@ -91,8 +92,7 @@ async def create(
     """Create a key for a project and print it, this once."""
     path_of(project, "ORG", "TEAM", "PROJECT")
     new = NewKey.make()
-    expires_at = expires.replace(tzinfo=UTC) if expires else None
-    await cluster.send(new.command(project, name, roles, await allowance(cluster, **allowed), expires_at))
+    await cluster.send(new.command(project, name, roles, await allowance(cluster, **allowed), expires))
     cluster.out.one(new, [new.key])
     # On stderr: what is captured is the key alone.
     say(f"This is key {new.key_id}. It is shown this once: keep it now.", err=True)
@@ -101,7 +101,7 @@ async def create(
 @key.command("change")
 @click.argument("key_id")
 @click.option("--name", help="For people.")
-@click.option("--expires", type=click.DateTime(), help="UTC.")
+@click.option("--expires", type=FUTURE, help="When it stops working: 30d from now, or a date.")
 @click.option("--never-expires", is_flag=True, help="Take its expiry away.")
 @changed_options
 @on_cluster
@@ -113,7 +113,7 @@ async def change(
         key_id=key_id,
         name=name,
         allowance=await amendment(cluster, **changed),
-        expires_at=expires.replace(tzinfo=UTC) if expires else None,
+        expires_at=expires,
         never_expires=never_expires,
     )
     outcome = await cluster.send(wish)

@@ -16,6 +16,7 @@ from libs.events import encode_token, plane, tag_of
 from libs.events.commands import CancelImport, ImportVersion, RemoveVersion
 from libs.events.library import ImportEnded, ImportProgress, ImportStarted, ImportUnderWay, VersionAdded
 from libs.events.questions import LibraryAnswer, ListLibrary
+from libs.events.times import rfc3339
 
 
 @click.group()
@@ -50,7 +51,7 @@ async def list_library(cluster: Cluster) -> None:
 def import_line(one: ImportUnderWay) -> str:
     """An import that goes on, for a person."""
     far = f", {words(one.done_bytes, one.total_bytes)}" if one.total_bytes else ""
-    return f"import of {one.name} from {one.source}: since {one.since:%Y-%m-%d %H:%M} UTC{far}"
+    return f"import of {one.name} from {one.source}: since {rfc3339(one.since)}{far}"
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):

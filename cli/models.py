@@ -13,8 +13,9 @@ from cli.events import last_sequence
 from cli.failure import Failed
 from cli.headers import headers_of_models
 from cli.model_plan import plan_model
-from cli.past import TIME, events_until
+from cli.past import events_until
 from cli.plan import differences
+from cli.times import PAST
 from libs.engines import ENGINES
 from libs.events.codec import encode
 from libs.events.commands import (
@@ -32,6 +33,7 @@ from libs.events.explanation import Explanation
 from libs.events.model import ModelSpec, Profile, Scaling
 from libs.events.questions import Examined, ExamineScheduler, ExplainModel, ListModels, ModelExplained, ModelsAnswer
 from libs.events.refusal import Refused
+from libs.events.times import rfc3339
 from services.entry import fold_events
 
 
@@ -232,13 +234,13 @@ async def remove(cluster: Cluster, name: str) -> None:
 
 @click.command()
 @click.argument("name", metavar="MODEL")
-@click.option("--at", type=TIME, help="As of a time: worked out on the log up to then.")
+@click.option("--at", type=PAST, help="As of a time: worked out on the log up to then.")
 @on_cluster
 async def explain(cluster: Cluster, name: str, at: datetime | None) -> None:
     """Why a model runs where it runs, or nowhere, and what happened to it lately."""
     if at is not None:
         answer = await _explained_at(cluster, name, at)
-        said = f"as of {at.astimezone():%Y-%m-%d %H:%M:%S}"
+        said = f"as of {rfc3339(at)}"
         cluster.out.one(answer, [said, *explained(answer)])
         return
     answer = await cluster.ask(ExplainModel(model=name), ModelExplained)
@@ -250,7 +252,7 @@ async def _explained_at(cluster: Cluster, name: str, at: datetime) -> ModelExpla
     try:
         return past.explain(name)
     except Refused as refused:
-        raise Failed(f"{refused.problems[0].message}, at {at.astimezone():%Y-%m-%d %H:%M:%S}") from None
+        raise Failed(f"{refused.problems[0].message}, at {rfc3339(at)}") from None
 
 
 def explained(answer: ModelExplained) -> Iterator[str]:
@@ -278,7 +280,7 @@ def explained(answer: ModelExplained) -> Iterator[str]:
         yield ""
         yield "lately:"
         for happening in answer.recent:
-            yield f"  {happening.at:%H:%M:%S} #{happening.sequence} {happening.sentence}"
+            yield f"  {rfc3339(happening.at)} #{happening.sequence} {happening.sentence}"
 
 
 def placement(explanation: Explanation) -> Iterator[str]:

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from cli.say import say
+from libs.events.times import rfc3339
 from libs.runtime.terminal_text import in_json, in_one_line
 
 
@@ -114,7 +115,7 @@ def cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S")
+        return rfc3339(value)
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, tuple | list):

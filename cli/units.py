@@ -28,5 +28,4 @@ class Amount(click.ParamType[float]):
         return float(found[1]) * self._units.get(found[2], 1)
 
 
-SECONDS = Amount("seconds", {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400})
 WATTS = Amount("watts", {"W": 1, "kW": 1000, "MW": 1_000_000})

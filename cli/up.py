@@ -24,6 +24,7 @@ from cli.processes import alive, end, seen, wait_gone
 from cli.running import Running, stop_engines
 from cli.say import say
 from cli.supervisor import last_words
+from cli.times import duration_s, written
 
 HOLD_S = 30.0
 STOP_S = 90.0
@@ -48,8 +49,8 @@ state_dir_option = click.option(
     "--hold",
     "holds",
     multiple=True,
-    metavar="PART[=SECONDS]",
-    help=f"When this part dies, keep it down so long before it is started again, {HOLD_S:g} s unless given: for tests.",
+    metavar="PART[=DURATION]",
+    help=f"For tests: when this part dies, keep it down so long, {written(HOLD_S)} unless given.",
 )
 def up(
     state_dir: Path | None,
@@ -96,12 +97,12 @@ def up(
 
 
 def hold_of(text: str) -> tuple[str, float]:
-    """Part and seconds of ``PART[=SECONDS]``. Raises UsageError."""
-    part, given, seconds = text.partition("=")
+    """Part and seconds of ``PART[=DURATION]``. Raises UsageError."""
+    part, given, duration = text.partition("=")
     try:
-        return part, float(seconds) if given else HOLD_S
-    except ValueError:
-        raise click.UsageError(f"--hold {text}: {seconds!r} is not a number of seconds") from None
+        return part, duration_s(duration) if given else HOLD_S
+    except ValueError as error:
+        raise click.UsageError(f"--hold {text}: {error}") from None
 
 
 def leave_nothing(record: Record, console: Console) -> None:

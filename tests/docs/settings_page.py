@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -12,9 +10,9 @@ from unittest.mock import patch
 import msgspec
 from msgspec import Meta
 
-import services
 from libs.events.document import field_notes
 from libs.runtime.settings import CommonSettings, Described, Loaded, load
+from services.entry import SERVICES, settings_type
 
 from .table import cell, code, table
 
@@ -43,15 +41,7 @@ from. Settings are read when a service starts; those of a running agent that can
 
 def service_settings() -> dict[str, type[CommonSettings]]:
     """Service to the struct of its settings."""
-    found = {}
-    for module in pkgutil.iter_modules(services.__path__):
-        settings = importlib.import_module(f"services.{module.name}.settings")
-        (found[module.name],) = (
-            kind
-            for kind in vars(settings).values()
-            if isinstance(kind, type) and issubclass(kind, CommonSettings) and kind.__module__ == settings.__name__
-        )
-    return found
+    return {service: settings_type(service) for service in SERVICES}
 
 
 def described(service: str, kind: type[CommonSettings]) -> list[Described]:

@@ -56,7 +56,7 @@ async def test_what_was_and_what_would_be(nats_server: NatsServer, bus: Bus, tmp
 
         now = await value(nats_server, "events", "replay")
         assert now["same"]
-        past = await value(nats_server, "events", "replay", "--until", then)
+        past = await value(nats_server, "events", "replay", "--at", then)
         assert [(m["model"], m["wanted"], m["ready"]) for m in past["models"]] == [("m", 1, 1)]
         assert [n["state"] for n in past["nodes"]] == ["ready", "ready"]
         assert past["hash"] != now["hash"]
