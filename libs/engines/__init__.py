@@ -1,6 +1,18 @@
 """The engines llmgw can run, and what every service must know of each. Pure: the standard library only."""
 
-from .table import ENGINES, planned, reads, traits_of
+from .table import ENGINES, EngineName, ForeignEngineName, planned, reads, traits_of
 from .traits import Arguments, Format, Option, Traits, Variables
 
-__all__ = ["ENGINES", "Arguments", "Format", "Option", "Traits", "Variables", "planned", "reads", "traits_of"]
+__all__ = [
+    "ENGINES",
+    "Arguments",
+    "EngineName",
+    "ForeignEngineName",
+    "Format",
+    "Option",
+    "Traits",
+    "Variables",
+    "planned",
+    "reads",
+    "traits_of",
+]

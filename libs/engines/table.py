@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
 from . import comfyui, llamacpp, sglang, sim, trtllm, vllm
 from .traits import Traits, Variables
 
@@ -50,6 +52,7 @@ ENGINES: dict[str, Traits] = {
         called="TensorRT-LLM",
         formats=("safetensors",),
         needs_gpu=True,
+        spans_nodes=False,
         splits="tensors",
         arguments=trtllm.ARGUMENTS,
         variables=Variables(families=("TRTLLM_", "TLLM_")),
@@ -69,6 +72,14 @@ ENGINES: dict[str, Traits] = {
         variables=Variables(families=("SIM_",)),
     ),
 }
+
+if TYPE_CHECKING:
+    EngineName: TypeAlias = str
+    ForeignEngineName: TypeAlias = str
+else:
+    EngineName = Literal[tuple(ENGINES)]
+    ForeignEngineName = Literal[tuple(name for name, engine in ENGINES.items() if engine.arguments.options is None)]
+    """Of engines whose program is not ours: settings name it."""
 
 UNKNOWN = Traits(called="an engine this version does not know")
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal
 
-from libs.engines import ENGINES
+from libs.engines import EngineName
 
 from .contract import Event, Value, registered
 from .explanation import Explanation
-
-if TYPE_CHECKING:
-    EngineName: TypeAlias = str
-else:
-    EngineName = Literal[tuple(ENGINES)]
 
 
 class Profile(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ import msgspec
 
 from libs.bus import Bus, Follower
 from libs.events.commands import Problem
-from libs.events.machine import EngineFound, MachineRegistered
+from libs.events.machine import MachineRegistered
 from libs.events.questions import AskDoctor, AskFabricMap, AskHeaders, AskLogs, DoctorAnswer, FabricMap
 from libs.events.refusal import Refused
 from libs.events.views import Desired, ShardWanted
@@ -24,8 +24,8 @@ from .adapters.engine import process as processes
 from .adapters.host import machine
 from .adapters.host.fabric import ScanFailed
 from .adapters.weights.hub import Hub
-from .core.engines import Engine
 from .core.shard import capacity
+from .engines.programs import Available
 from .machine.diagnostics import examine, gather
 from .machine.discovery import agent_version, engines
 from .machine.hardware import Hardware
@@ -52,7 +52,7 @@ _LAST_FACTS_S = 2.0
 class Shared(msgspec.Struct, frozen=True):
     """What several agents in one process have in common."""
 
-    engines: dict[str, tuple[Engine, EngineFound]]
+    engines: dict[str, Available]
     lines: AgentLines
 
 
@@ -139,7 +139,7 @@ class NodeAgent:
         }
         await self._bus.answer("node", answers, machine_id=settings.machine_id)
 
-    async def _engines(self) -> dict[str, tuple[Engine, EngineFound]]:
+    async def _engines(self) -> dict[str, Available]:
         return self._shared.engines if self._shared is not None else await engines(self._settings)
 
     async def stop(self) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from libs.engines import ENGINES, EngineName, ForeignEngineName
 from libs.runtime.settings import CommonSettings
 
 from .simulation.settings import SimulatedGpus, SimulatedMachine
@@ -28,15 +29,15 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
     ] = None
     labels: Annotated[dict[str, str], _meaning("Labels that models' node selectors are compared with.")] = {}
     engines: Annotated[
-        tuple[Literal["llamacpp", "vllm", "sglang", "trtllm", "comfyui", "sim"], ...],
+        tuple[EngineName, ...],
         _meaning("Engines to look for. sim answers without a model: for tests and simulated machines."),
-    ] = ("llamacpp", "vllm", "sglang", "trtllm", "comfyui", "sim")
+    ] = tuple(ENGINES)
     llama_server: Annotated[
         Path | None,
         _meaning("A llama-server program to run for llamacpp; none: the server in the xllamacpp package."),
     ] = None
     engine_programs: Annotated[
-        dict[Literal["vllm", "sglang", "trtllm", "comfyui"], Path],
+        dict[ForeignEngineName, Path],
         _meaning("Engines somebody installed: vllm: its command, trtllm: its trtllm-serve, sglang: the python it is "
                  "installed for, comfyui: its main.py (with its environment in venv or .venv beside it). They are not "
                  "run to ask their version."),

@@ -67,7 +67,7 @@ def started(weights: Path, output: Path, load: Load) -> Iterator[Serving]:
         "--threads": "2",
         "--cache-ram": "0",
     }
-    command = [sys.executable, "-m", "services.nodeagent.engines.llamacpp_launcher"]
+    command = [sys.executable, "-m", "services.nodeagent.engines.llamacpp.launcher"]
     command += [part for pair in arguments.items() for part in pair]
     with output.open("wb") as log:
         process = subprocess.Popen(

@@ -17,8 +17,8 @@ import pytest
 from libs.bus import Bus
 from libs.runtime.servers.ports import free_port
 from libs.testing.server import ServerProcess
-from services.nodeagent.core.engines import LlamaCpp as Engine
 from services.nodeagent.core.engines import Place
+from services.nodeagent.engines.llamacpp.engine import LlamaCpp as Engine
 from tests.unit.nodeagent.wanted import shard
 
 from .conftest import CHAT, KEY, Client, World, endpoint

@@ -20,7 +20,7 @@ from .box import Box
 from .files import FileServer, serving
 
 NOT_LISTED = """
-from services.nodeagent.core.engines import Sim
+from services.nodeagent.engines.sim.engine import Sim
 command = Sim.command
 forgotten = ("--lora", "law")
 Sim.command = lambda self, wanted, place: [part for part in command(self, wanted, place) if part not in forgotten]

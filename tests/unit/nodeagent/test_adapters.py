@@ -15,7 +15,12 @@ from libs.events.machine import FabricPort, Gpu, MigInstance
 from libs.events.views import ShardWanted
 from services.nodeagent.adapters.engine import installed
 from services.nodeagent.adapters.gpu.nvml import Nvml
-from services.nodeagent.core.engines import Comfyui, Place, Sglang, Trtllm, Vllm, environment
+from services.nodeagent.core.engines import Place, environment
+from services.nodeagent.engines.comfyui.engine import Comfyui
+from services.nodeagent.engines.sglang.discovery import LAUNCHER
+from services.nodeagent.engines.sglang.engine import Sglang
+from services.nodeagent.engines.trtllm.engine import Trtllm
+from services.nodeagent.engines.vllm.engine import Vllm
 
 from .machines import described
 from .wanted import gguf, shard, weights
@@ -23,7 +28,7 @@ from .wanted import gguf, shard, weights
 ROCE = FabricPort(adapter="mlx5_0", port=1, link_layer="Ethernet", state="active", gid_index=3)
 PLACE = Place(host="10.0.0.7", port=4711, weights="/w/demo/v1", cpu_count=8, interface="eth9", ports=(ROCE,))
 VLLM = Vllm(program="/opt/vllm/bin/vllm")
-SGLANG = Sglang(python="/opt/sglang/bin/python", launcher="/x/sglang_launcher.py")
+SGLANG = Sglang(python="/opt/sglang/bin/python", launcher="/x/launcher.py")
 TRTLLM = Trtllm(program="/opt/trt/bin/trtllm-serve")
 COMFY = Comfyui(python="/opt/c/venv/bin/python", main="/opt/c/main.py", data_dir="/d/comfyui")
 FOLDER = weights(gguf(path="config.json"), gguf("b" * 64, path="model.safetensors"))
@@ -75,7 +80,7 @@ def test_vllm_on_one_card_on_eight_and_on_two_machines() -> None:
 
 def test_sglang_on_two_machines() -> None:
     command = SGLANG.command(wants("sglang", rank=1, **GANG), PLACE)
-    assert command[:2] == ["/opt/sglang/bin/python", "/x/sglang_launcher.py"]
+    assert command[:2] == ["/opt/sglang/bin/python", "/x/launcher.py"]
     assert after(command, "--dist-init-addr") == "10.0.0.1:29500"
     assert (after(command, "--nnodes"), after(command, "--node-rank")) == ("2", "1")
     assert (after(command, "--tp-size"), after(command, "--pp-size")) == ("8", "2")
@@ -108,7 +113,7 @@ def test_a_key_is_on_no_command_line_and_devices_go_by_uuid(engine: Any) -> None
     wanted = wants(engine.name)
     env = environment(wanted, engine, "ek-secret", PLACE)
     assert "ek-secret" not in " ".join(engine.command(wanted, PLACE))
-    assert ("ek-secret" in env.values()) == (engine.key_variable is not None)
+    assert ("ek-secret" in env.values()) == (ENGINES[engine.name].key_variable is not None)
     assert env["CUDA_VISIBLE_DEVICES"] == UUIDS[0]
     assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert env["PYTHONPATH"] == "", "nothing of the agent's own Python"
@@ -187,7 +192,7 @@ HERE: dict[str, Gpu] = GPUS | {"GPU-old": OLD, "MIG-a": MIG, "MIG-b": msgspec.st
         (VLLM, {"env": {"VLLM_PLUGINS": "x"}}, "VLLM_PLUGINS"),
         (SGLANG, {"devices": ()}, "GPUs only"),
         (SGLANG, {"args": ("--lora-paths", "x")}, "--lora-paths"),
-        (TRTLLM, {"ranks": 2}, "MPI"),
+        (TRTLLM, {"ranks": 2}, "runs on one machine"),
         (TRTLLM, {"devices": ("GPU-old",)}, "8.0"),
         (COMFY, {"devices": UUIDS[:2]}, "one card"),
         (COMFY, {"args": ("--li", "0.0.0.0")}, "--li"),
@@ -210,9 +215,8 @@ def test_sglang_gets_its_key_inside_the_process(tmp_path: Path) -> None:
         "import os, sys\nif __name__ == '__main__':\n"
         "    print(sys.argv[1:], open('/proc/self/cmdline').read().count('ek-1'), 'LLMGW_ENGINE_KEY' in os.environ)\n"
     )
-    launcher = Path(__file__).parents[3] / "services" / "nodeagent" / "engines" / "sglang_launcher.py"
     ran = subprocess.run(
-        [sys.executable, str(launcher), "--port", "1"],
+        [sys.executable, str(LAUNCHER), "--port", "1"],
         env={"PYTHONPATH": str(tmp_path), "LLMGW_ENGINE_KEY": "ek-1"},
         capture_output=True,
         text=True,
@@ -231,9 +235,9 @@ def test_an_environment_counts_once_it_was_seen_to_load(tmp_path: Path) -> None:
             f"#!/bin/sh\necho run >> {folder}/runs\n" + (f"echo version {version}" if works else "exit 1")
         )
         python.chmod(0o755)
-    found = installed.newest(tmp_path, "vllm")
+    found = installed.newest(tmp_path, "vllm", "vllm")
     assert found is not None
     assert (found.version, found.folder.name) == ("0.32.0", "vllm-0.32.0")
-    assert installed.newest(tmp_path, "vllm") == found
+    assert installed.newest(tmp_path, "vllm", "vllm") == found
     assert (tmp_path / "vllm-0.32.0" / "runs").read_text() == "run\n", "once"
-    assert installed.newest(tmp_path, "sglang") is None
+    assert installed.newest(tmp_path, "sglang", "sglang") is None

@@ -7,12 +7,12 @@ import pytest
 from libs.events.machine import Gpu
 from services.nodeagent.adapters.engine import process
 from services.nodeagent.adapters.engine.process import StillRunning
-from services.nodeagent.core.engines import VLLM_METRICS
 from services.nodeagent.core.machine import hardware
 from services.nodeagent.core.shard import capacity, failure_causes, liveness
 from services.nodeagent.core.shard import weights as rules
 from services.nodeagent.core.shard.engine_metrics import Readings, read
 from services.nodeagent.core.shard.liveness import Liveness
+from services.nodeagent.engines.vllm.engine import VLLM_METRICS
 
 from .wanted import gguf, shard, weights
 

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from services.nodeagent.core.engines import LlamaCpp, Place, Sim, environment
-from services.nodeagent.engines import llamacpp_launcher
+from libs.engines import ENGINES
+from services.nodeagent.core.engines import Place, environment
+from services.nodeagent.engines.llamacpp import launcher
+from services.nodeagent.engines.llamacpp.engine import LlamaCpp
+from services.nodeagent.engines.sim.engine import Sim
 
 from .wanted import gguf, shard, weights
 
@@ -13,7 +16,7 @@ SIM = Sim(python="/venv/python")
 
 
 def llama_shard(**fields: object) -> object:
-    return shard(engine="llamacpp", weights=weights(gguf()), **fields)
+    return shard(**({"engine": "llamacpp", "weights": weights(gguf())} | fields))
 
 
 def after(command: list[str], option: str) -> str:
@@ -22,7 +25,7 @@ def after(command: list[str], option: str) -> str:
 
 def test_llamacpp_gets_the_context_of_every_slot_and_the_cores_reserved() -> None:
     command = LLAMA.command(llama_shard(context_length=2048, parallel=3, cores=2), PLACE)
-    assert command[:3] == ["/venv/python", "-m", "services.nodeagent.engines.llamacpp_launcher"]
+    assert command[:3] == ["/venv/python", "-m", "services.nodeagent.engines.llamacpp.launcher"]
     assert after(command, "--ctx-size") == "6144"
     assert after(command, "--parallel") == "3"
     assert after(command, "--threads") == "2"
@@ -41,7 +44,7 @@ def test_a_named_program_is_started_with_the_same_options() -> None:
 
 def test_the_launcher_understands_every_command_line_the_adapter_writes() -> None:
     wanted = llama_shard(args=("--batch-size", "512", "-fa", "on", "--cache-type-k", "q8_0", "-nocb"))
-    options = llamacpp_launcher.parser().parse_args(LLAMA.command(wanted, PLACE)[3:])
+    options = launcher.parser().parse_args(LLAMA.command(wanted, PLACE)[3:])
     assert (options.host, options.port, options.alias) == ("127.0.0.1", 4711, "demo")
     assert options.n_batch == 512
     assert options.cache_ram_mib == 0
@@ -71,8 +74,8 @@ def test_the_launcher_sets_what_the_options_say() -> None:
     args = ("--flash-attn", "off", "--cache-type-k", "q8_0", "--no-warmup", "--chat-template", template)
     args += ("--embeddings", "--pooling", "mean")
     wanted = llama_shard(args=args, parallel=2)
-    options = llamacpp_launcher.parser().parse_args(LLAMA.command(wanted, PLACE)[3:])
-    params = llamacpp_launcher.parameters(options, xllamacpp, "secret")
+    options = launcher.parser().parse_args(LLAMA.command(wanted, PLACE)[3:])
+    params = launcher.parameters(options, xllamacpp, "secret")
     assert params.n_parallel == 2
     assert params.cache_ram_mib == 0
     assert params.cache_type_k == xllamacpp.ggml_type.GGML_TYPE_Q8_0
@@ -88,9 +91,9 @@ def test_the_launcher_sets_what_the_options_say() -> None:
 def test_the_launcher_names_a_value_that_is_not_known() -> None:
     import xllamacpp
 
-    options = llamacpp_launcher.parser().parse_args(["--model", "m", "--cache-type-k", "q9"])
+    options = launcher.parser().parse_args(["--model", "m", "--cache-type-k", "q9"])
     with pytest.raises(ValueError, match="--cache-type-k: 'q9' is not known"):
-        llamacpp_launcher.parameters(options, xllamacpp, None)
+        launcher.parameters(options, xllamacpp, None)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +148,8 @@ def test_tuning_variables_pass() -> None:
 
 def test_the_key_is_in_the_environment_and_never_on_the_command_line() -> None:
     for engine in (SIM, LLAMA):
-        wanted = llama_shard()
-        assert environment(wanted, engine, "ek-secret", PLACE)[engine.key_variable] == "ek-secret"
+        wanted = llama_shard(engine=engine.name)
+        assert environment(wanted, engine, "ek-secret", PLACE)[ENGINES[engine.name].key_variable] == "ek-secret"
         assert not any("ek-secret" in part for part in engine.command(wanted, PLACE))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.nodeagent.core.shard.offload import Layout, fell_back, of_llamacpp
+from services.nodeagent.core.shard.offload import Layout, fell_back
+from services.nodeagent.engines.llamacpp.offload import read
 
 CPU = """
 0.01.731.926 I print_info: n_layer               = 18
@@ -44,11 +45,11 @@ load_tensors:        CUDA1 model buffer size = 20000.00 MiB
     ],
 )
 def test_what_it_prints_says_where_it_computes(output: str, layout: Layout) -> None:
-    assert of_llamacpp(output.splitlines()) == layout
+    assert read(output.splitlines()) == layout
 
 
 def test_an_engine_that_was_given_gpus_and_uses_none_is_told() -> None:
-    assert fell_back(of_llamacpp(CPU.splitlines()), 0) is None
-    assert fell_back(of_llamacpp(GPU.splitlines()), 1) is None
+    assert fell_back(read(CPU.splitlines()), 0) is None
+    assert fell_back(read(GPU.splitlines()), 1) is None
     assert fell_back(Layout(), 1) is None
-    assert "none of its 19 layers went to the 2 GPUs" in (fell_back(of_llamacpp(CPU.splitlines()), 2) or "")
+    assert "none of its 19 layers went to the 2 GPUs" in (fell_back(read(CPU.splitlines()), 2) or "")

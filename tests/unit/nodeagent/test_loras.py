@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from libs.events.views import LoraWanted
-from services.nodeagent.core.engines import LlamaCpp, Lora, Sim
+from services.nodeagent.core.engines import Lora
 from services.nodeagent.core.shard.weights import used_by
+from services.nodeagent.engines.llamacpp.engine import LlamaCpp
+from services.nodeagent.engines.sim.engine import Sim
 
 from .test_adapters import COMFY, GANG, GPUS, PLACE, SGLANG, TRTLLM, UUIDS, VLLM, after, options, recorded, wants
 from .wanted import gguf, shard, weights

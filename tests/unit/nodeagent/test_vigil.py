@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from services.nodeagent.core.engines.sim import Sim
 from services.nodeagent.core.shard.engine_metrics import Readings
+from services.nodeagent.engines.sim.engine import Sim
 from services.nodeagent.shard import liveness as module
 from services.nodeagent.shard.liveness import Vigil
 

@@ -29,12 +29,12 @@ class _Proof(msgspec.Struct, frozen=True):
     packages_ns: int
 
 
-def newest(folder: Path, engine: str) -> Installed | None:
-    """The newest version of an engine that loads. Blocks, the first time for as long as loading takes."""
-    for one in sorted(folder.glob(f"{engine}-*"), key=lambda path: _order(path.name), reverse=True):
-        version = _proved(one, engine)
+def newest(folder: Path, engine: str, module: str) -> Installed | None:
+    """The newest version of an engine whose ``module`` loads. Blocks, the first time for as long as loading takes."""
+    for environment in sorted(folder.glob(f"{engine}-*"), key=lambda path: _order(path.name), reverse=True):
+        version = _proved(environment, engine, module)
         if version is not None:
-            return Installed(one, version)
+            return Installed(environment, version)
     return None
 
 
@@ -42,7 +42,7 @@ def _order(name: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", name)]
 
 
-def _proved(folder: Path, engine: str) -> str | None:
+def _proved(folder: Path, engine: str, module: str) -> str | None:
     packages = next(iter(folder.glob("lib/python3*/site-packages")), None)
     if packages is None or not (folder / "bin" / "python").exists():
         return None
@@ -53,7 +53,7 @@ def _proved(folder: Path, engine: str) -> str | None:
             return proof.version
     except (OSError, msgspec.DecodeError):
         pass
-    version = _loaded(folder / "bin" / "python", engine)
+    version = _loaded(folder / "bin" / "python", engine, module)
     if version is not None:
         try:
             durable.write(note, msgspec.json.encode(_Proof(version, packages.stat().st_mtime_ns)))
@@ -62,8 +62,7 @@ def _proved(folder: Path, engine: str) -> str | None:
     return version
 
 
-def _loaded(python: Path, engine: str) -> str | None:
-    module = {"vllm": "vllm.entrypoints.openai.api_server", "sglang": "sglang.launch_server"}[engine]
+def _loaded(python: Path, engine: str, module: str) -> str | None:
     proof = f"import importlib.metadata as m, {module}; print('version', m.version({engine!r}))"
     try:
         ran = subprocess.run(
@@ -77,9 +76,9 @@ def _loaded(python: Path, engine: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired) as error:
         log.warning("the engine in %s could not be loaded and is not offered: %s", python.parent.parent, error)
         return None
-    said = ran.stdout.decode(errors="replace").split()
-    if ran.returncode != 0 or len(said) < 2 or said[-2] != "version":
+    printed = ran.stdout.decode(errors="replace").split()
+    if ran.returncode != 0 or len(printed) < 2 or printed[-2] != "version":
         last = ran.stderr.decode(errors="replace").strip().splitlines()[-1:]
         log.warning("the engine in %s does not load and is not offered: %s", python.parent.parent, " ".join(last))
         return None
-    return said[-1]
+    return printed[-1]

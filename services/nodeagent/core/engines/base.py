@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from libs.engines import ENGINES, traits_of
 from libs.events.machine import FabricPort, Gpu
 from libs.events.views import ShardWanted
 from libs.tuning import argument_problems, environment_problems, option_problems
@@ -40,11 +41,6 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 class Engine(Protocol):
     @property
     def name(self) -> str: ...
-
-    @property
-    def key_variable(self) -> str | None:
-        """The environment variable that carries the engine's API key; a command line can be read by everyone. None:
-        the engine knows no keys."""
 
     @property
     def health_path(self) -> str: ...
@@ -123,6 +119,20 @@ def stages(wanted: ShardWanted) -> int:
     return wanted.pp or wanted.ranks
 
 
+def unsuited(wanted: ShardWanted) -> str | None:
+    """Why an engine of these traits does not run it, whatever the weights and the GPUs, or None."""
+    engine = traits_of(wanted.engine)
+    if engine.needs_gpu and not wanted.devices:
+        return f"{engine.called} runs on GPUs only"
+    if wanted.ranks > 1 and not engine.spans_nodes:
+        return f"{engine.called} runs on one machine, and this is one of {wanted.ranks} ranks"
+    if wanted.loras and not engine.loras:
+        lora, others = wanted.loras[0].name, [name for name, other in ENGINES.items() if other.loras]
+        able = " or ".join(ENGINES[name].called for name in others if not ENGINES[name].simulated)
+        return f"{engine.called} does not answer under an adapter's own name: leave out {lora}, or run it with {able}"
+    return unsafe(wanted)
+
+
 def unsafe(wanted: ShardWanted) -> str | None:
     """Why a profile's arguments or environment are refused, naming the first, or None."""
     for why in argument_problems(wanted.engine, wanted.args).values():
@@ -137,8 +147,9 @@ def misunderstood(wanted: ShardWanted) -> str | None:
     return next(iter(option_problems(wanted.engine, wanted.args).values()), None)
 
 
-def shape(wanted: ShardWanted, gpus: Mapping[str, Gpu], *, least_capability: float, called: str) -> str | None:
+def shape(wanted: ShardWanted, gpus: Mapping[str, Gpu], *, least_capability: float) -> str | None:
     """Why a model cannot be spread so over these GPUs, or None. For engines that compute in tensor parallel."""
+    called = traits_of(wanted.engine).called
     known = [gpus[uuid] for uuid in wanted.devices if uuid in gpus]
     if any(gpu.mig is not None for gpu in known) and (len(wanted.devices) > 1 or wanted.ranks > 1):
         return f"{called} runs on exactly one MIG instance: a process opens one, and they have no NVLink between them"
@@ -164,23 +175,15 @@ def too_old(gpus: Iterable[Gpu], least: float) -> Gpu | None:
 
 def folder_of_safetensors(wanted: ShardWanted) -> str | None:
     """Why the weights are no folder such engines load, or None."""
+    called = traits_of(wanted.engine).called
     if wanted.weights is None:
-        return "it needs weights and the model names none (source: library:NAME)"
+        return f"{called} needs weights and the model names none (source: library:NAME)"
     paths = [file.path for file in wanted.weights.files]
     if "config.json" not in paths:
-        return f"it needs a model's folder with its config.json, and {wanted.weights.name} has none"
+        return f"{called} needs a model's folder with its config.json, and {wanted.weights.name} has none"
     if not any(path.endswith(".safetensors") for path in paths) and not wanted.allow_pickle:
-        return f"{wanted.weights.name} has no safetensors files"
+        return f"{called} needs safetensors files, and {wanted.weights.name} has no safetensors"
     return None
-
-
-def no_loras(wanted: ShardWanted, called: str) -> str | None:
-    """Why an engine that knows no fine-tunings by name does not run a shard with some, or None."""
-    if not wanted.loras:
-        return None
-    return (
-        f"{called} does not answer under an adapter's own name: leave out {wanted.loras[0].name}, or run it with vLLM"
-    )
 
 
 def unfit_loras(wanted: ShardWanted) -> str | None:

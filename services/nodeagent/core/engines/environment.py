@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from libs.engines import traits_of
 from libs.events.views import ShardWanted
 
 from .base import Engine, Place, cores_for
@@ -26,8 +27,9 @@ def environment(wanted: ShardWanted, engine: Engine, key: str | None, place: Pla
         env.setdefault(pool, threads)
     env |= _collectives(wanted, place)
     env |= engine.environment(wanted, place)
-    if key is not None and engine.key_variable is not None:
-        env[engine.key_variable] = key
+    key_variable = traits_of(wanted.engine).key_variable
+    if key is not None and key_variable is not None:
+        env[key_variable] = key
     return env
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from libs.engines import traits_of
 from libs.events.machine import (
     FabricPort,
     Gpu,
@@ -388,7 +389,7 @@ def _machine(facts: Facts) -> Iterator[Finding]:
             costs="models whose weights do not fit cannot be placed here",
             fix="remove weights nobody runs (llmgw library remove), or set data_dir to a larger disk",
         )
-    real = [engine for engine in facts.engines if engine != "sim" or facts.simulated]
+    real = [engine for engine in facts.engines if facts.simulated or not traits_of(engine).simulated]
     if not real:
         yield Finding(
             severity="broken",

@@ -8,10 +8,9 @@ import msgspec
 
 from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
+from services.nodeagent.core.engines.base import Place, Prometheus, misunderstood, unsuited
 from services.nodeagent.core.shard.engine_metrics import MetricNames
-
-from .base import Place, Prometheus, misunderstood, unsafe
-from .vllm import VLLM_METRICS
+from services.nodeagent.engines.vllm.engine import VLLM_METRICS
 
 
 class Sim(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
@@ -21,10 +20,6 @@ class Sim(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
     name: str = "sim"
 
     @property
-    def key_variable(self) -> str | None:
-        return "LLMGW_ENGINE_KEY"
-
-    @property
     def metrics(self) -> MetricNames:
         return VLLM_METRICS
 
@@ -32,7 +27,7 @@ class Sim(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
         return False
 
     def refusal(self, wanted: ShardWanted, gpus: Mapping[str, Gpu]) -> str | None:
-        return unsafe(wanted) or misunderstood(wanted)
+        return unsuited(wanted) or misunderstood(wanted)
 
     def entry(self, paths: Sequence[str]) -> str | None:
         return ""

@@ -10,10 +10,13 @@ from libs.engines.llamacpp import BATCH, STEP
 from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
 from libs.tuning.options import has, whole_inputs
+from services.nodeagent.core.engines.base import Place, Prometheus, cores_for, misunderstood, unsuited
 from services.nodeagent.core.shard.engine_metrics import MetricNames
-from services.nodeagent.core.shard.offload import Layout, of_llamacpp
+from services.nodeagent.core.shard.offload import Layout
 
-from .base import Place, Prometheus, cores_for, misunderstood, no_loras, unsafe
+from .offload import read
+
+LAUNCHER = "services.nodeagent.engines.llamacpp.launcher"
 
 
 def _batches(wanted: ShardWanted) -> list[str]:
@@ -31,10 +34,6 @@ class LlamaCpp(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
     python: str
     binary: str | None = None
     name: str = "llamacpp"
-
-    @property
-    def key_variable(self) -> str | None:
-        return "LLAMA_API_KEY"
 
     @property
     def metrics(self) -> MetricNames:
@@ -56,10 +55,8 @@ class LlamaCpp(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
             return "llama.cpp needs weights and the model names none (source: library:NAME)"
         if self.entry([file.path for file in wanted.weights.files]) is None:
             return f"llama.cpp runs GGUF files and {wanted.weights.name} has none"
-        if wanted.ranks > 1:
-            return "llama.cpp runs on one machine"
         # A program the settings name knows more options than the launcher of the package.
-        return no_loras(wanted, "llama.cpp") or unsafe(wanted) or (None if self.binary else misunderstood(wanted))
+        return unsuited(wanted) or (None if self.binary else misunderstood(wanted))
 
     def entry(self, paths: Sequence[str]) -> str | None:
         # A split model is opened by its first part, which sorts first. A projector is never the model.
@@ -67,7 +64,7 @@ class LlamaCpp(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
         return models[0] if models else None
 
     def command(self, wanted: ShardWanted, place: Place) -> list[str]:
-        start = [self.binary] if self.binary else [self.python, "-m", "services.nodeagent.engines.llamacpp_launcher"]
+        start = [self.binary] if self.binary else [self.python, "-m", LAUNCHER]
         return [
             *start,
             *("--host", place.host),
@@ -88,4 +85,4 @@ class LlamaCpp(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
         ]
 
     def layout(self, output: Sequence[str]) -> Layout:
-        return of_llamacpp(output)
+        return read(output)

@@ -9,6 +9,8 @@ import runpy
 import sys
 
 if __name__ == "__main__":
+    # The folder of this file stands first on the path: nothing in it is a module of the engine's.
+    sys.path[:] = [folder for folder in sys.path if folder != os.path.dirname(os.path.abspath(__file__))]
     key = os.environ.pop("LLMGW_ENGINE_KEY", None)
     sys.argv = ["sglang.launch_server", *sys.argv[1:], *(["--api-key", key] if key else [])]
     # As the main module under its own name: the processes it starts import it again by that name.

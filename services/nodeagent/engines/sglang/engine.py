@@ -8,10 +8,18 @@ import msgspec
 
 from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
+from services.nodeagent.core.engines.base import (
+    Place,
+    Prometheus,
+    folder_of_safetensors,
+    shape,
+    stages,
+    unfit_loras,
+    unsuited,
+    width,
+)
+from services.nodeagent.core.engines.python_environment import isolated
 from services.nodeagent.core.shard.engine_metrics import MetricNames
-
-from .base import Place, Prometheus, folder_of_safetensors, shape, stages, unfit_loras, unsafe, width
-from .python_environment import isolated
 
 SGLANG_METRICS = MetricNames(
     running="sglang:num_running_reqs",
@@ -31,10 +39,6 @@ class Sglang(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
     name: str = "sglang"
 
     @property
-    def key_variable(self) -> str | None:
-        return "LLMGW_ENGINE_KEY"
-
-    @property
     def metrics(self) -> MetricNames:
         return SGLANG_METRICS
 
@@ -42,12 +46,12 @@ class Sglang(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
         return False
 
     def refusal(self, wanted: ShardWanted, gpus: Mapping[str, Gpu]) -> str | None:
-        if not wanted.devices:
-            return "SGLang is run on GPUs only"
-        weights = folder_of_safetensors(wanted)
-        if weights is not None:
-            return f"SGLang cannot run it: {weights}"
-        return shape(wanted, gpus, least_capability=7.5, called="SGLang") or unfit_loras(wanted) or unsafe(wanted)
+        return (
+            unsuited(wanted)
+            or folder_of_safetensors(wanted)
+            or shape(wanted, gpus, least_capability=7.5)
+            or unfit_loras(wanted)
+        )
 
     def entry(self, paths: Sequence[str]) -> str | None:
         return "" if "config.json" in paths else None

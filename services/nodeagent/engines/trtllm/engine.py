@@ -8,10 +8,17 @@ import msgspec
 
 from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
+from services.nodeagent.core.engines.base import (
+    Place,
+    Prometheus,
+    folder_of_safetensors,
+    shape,
+    stages,
+    unsuited,
+    width,
+)
+from services.nodeagent.core.engines.python_environment import isolated
 from services.nodeagent.core.shard.engine_metrics import MetricNames
-
-from .base import Place, Prometheus, folder_of_safetensors, no_loras, shape, stages, unsafe, width
-from .python_environment import isolated
 
 
 class Trtllm(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
@@ -19,10 +26,6 @@ class Trtllm(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
 
     program: str
     name: str = "trtllm"
-
-    @property
-    def key_variable(self) -> str | None:
-        return None  # its server takes no key: who reaches its port may use it
 
     @property
     def metrics(self) -> MetricNames:
@@ -36,18 +39,7 @@ class Trtllm(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
         return False
 
     def refusal(self, wanted: ShardWanted, gpus: Mapping[str, Gpu]) -> str | None:
-        if not wanted.devices:
-            return "TensorRT-LLM runs on GPUs only"
-        if wanted.ranks > 1:
-            return "TensorRT-LLM over several machines needs MPI between them, which the agent does not set up"
-        weights = folder_of_safetensors(wanted)
-        if weights is not None:
-            return f"TensorRT-LLM cannot run it: {weights}"
-        return (
-            shape(wanted, gpus, least_capability=8.0, called="TensorRT-LLM")
-            or no_loras(wanted, "TensorRT-LLM")
-            or unsafe(wanted)
-        )
+        return unsuited(wanted) or folder_of_safetensors(wanted) or shape(wanted, gpus, least_capability=8.0)
 
     def entry(self, paths: Sequence[str]) -> str | None:
         return "" if "config.json" in paths else None

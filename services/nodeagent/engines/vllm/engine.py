@@ -8,10 +8,18 @@ import msgspec
 
 from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
+from services.nodeagent.core.engines.base import (
+    Place,
+    Prometheus,
+    folder_of_safetensors,
+    shape,
+    stages,
+    unfit_loras,
+    unsuited,
+    width,
+)
+from services.nodeagent.core.engines.python_environment import isolated
 from services.nodeagent.core.shard.engine_metrics import MetricNames
-
-from .base import Place, Prometheus, folder_of_safetensors, shape, stages, unfit_loras, unsafe, width
-from .python_environment import isolated
 
 VLLM_METRICS = MetricNames(
     running="vllm:num_requests_running",
@@ -22,7 +30,7 @@ VLLM_METRICS = MetricNames(
 )
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""The limits of an adapter's rank that vLLM knows."""
+"""The limits of a fine-tuning's rank that vLLM knows."""
 
 _CPU_CACHE_SHARE = 4
 """Of the memory reserved for a shard on the CPU, a quarter is for its KV cache unless the profile says."""
@@ -35,10 +43,6 @@ class Vllm(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
     name: str = "vllm"
 
     @property
-    def key_variable(self) -> str | None:
-        return "VLLM_API_KEY"
-
-    @property
     def metrics(self) -> MetricNames:
         return VLLM_METRICS
 
@@ -46,10 +50,12 @@ class Vllm(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
         return not wanted.devices
 
     def refusal(self, wanted: ShardWanted, gpus: Mapping[str, Gpu]) -> str | None:
-        weights = folder_of_safetensors(wanted)
-        if weights is not None:
-            return f"vLLM cannot run it: {weights}"
-        return shape(wanted, gpus, least_capability=7.5, called="vLLM") or unfit_loras(wanted) or unsafe(wanted)
+        return (
+            unsuited(wanted)
+            or folder_of_safetensors(wanted)
+            or shape(wanted, gpus, least_capability=7.5)
+            or unfit_loras(wanted)
+        )
 
     def entry(self, paths: Sequence[str]) -> str | None:
         return "" if "config.json" in paths else None
@@ -73,7 +79,7 @@ class Vllm(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
         if place.loras:
             rank = max(lora.rank for lora in place.loras)
             command += ["--enable-lora", "--max-loras", str(len(place.loras))]
-            command += ["--max-lora-rank", str(next((one for one in _RANKS if one >= rank), rank))]
+            command += ["--max-lora-rank", str(next((limit for limit in _RANKS if limit >= rank), rank))]
             if wanted.rank == 0:
                 command += ["--lora-modules", *(f"{lora.name}={lora.folder}" for lora in place.loras)]
         return [*command, *wanted.args]

@@ -8,11 +8,10 @@ import msgspec
 
 from libs.events.machine import Gpu
 from libs.events.views import ShardWanted
+from services.nodeagent.core.engines.base import Place, unsuited
+from services.nodeagent.core.engines.python_environment import isolated
 from services.nodeagent.core.shard.engine_metrics import Readings
 from services.nodeagent.core.shard.offload import Layout
-
-from .base import Place, no_loras, unsafe
-from .python_environment import isolated
 
 
 class _Queue(msgspec.Struct):
@@ -30,10 +29,6 @@ class Comfyui(msgspec.Struct, frozen=True, kw_only=True):
     main: str
     data_dir: str
     name: str = "comfyui"
-
-    @property
-    def key_variable(self) -> str | None:
-        return None  # it knows no keys: who reaches its port may use it
 
     @property
     def health_path(self) -> str:
@@ -59,9 +54,9 @@ class Comfyui(msgspec.Struct, frozen=True, kw_only=True):
         return False
 
     def refusal(self, wanted: ShardWanted, gpus: Mapping[str, Gpu]) -> str | None:
-        if len(wanted.devices) > 1 or wanted.ranks > 1:
-            return "ComfyUI runs on one card of one machine"
-        return no_loras(wanted, "ComfyUI") or unsafe(wanted)
+        if len(wanted.devices) > 1:
+            return "ComfyUI runs on one card"
+        return unsuited(wanted)
 
     def entry(self, paths: Sequence[str]) -> str | None:
         return ""

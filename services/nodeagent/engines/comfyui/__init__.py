@@ -1,0 +1,1 @@
+"""ComfyUI, where the settings name its program."""

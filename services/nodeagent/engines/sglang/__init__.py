@@ -1,0 +1,1 @@
+"""SGLang, in a Python environment of its own."""

@@ -1,0 +1,1 @@
+"""TensorRT-LLM, where the settings name its server."""

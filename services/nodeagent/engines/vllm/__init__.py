@@ -1,0 +1,1 @@
+"""vLLM, in a Python environment of its own."""
