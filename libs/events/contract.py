@@ -80,13 +80,15 @@ class UnknownTag(LookupError):
 
 
 def tag_of(contract: type[Contract] | Contract) -> str:
+    """The tag of a contract or of a message of it: ``machine.registered.v1``."""
     tag = contract.__struct_config__.tag
     assert isinstance(tag, str)
     return tag
 
 
 def registered(contract: C) -> C:
-    """Class decorator: make a contract findable by its tag."""
+    """Class decorator: make a contract findable by its tag. Raises ValueError where its tag, its plane or its ids are
+    not as they must be, or another contract has the tag."""
     tag = tag_of(contract)
     if not TAG.match(tag):
         raise ValueError(f"{contract.__name__}: tag {tag!r} is not <aggregate>.<event>.v<n>")
@@ -134,4 +136,5 @@ def newest(tag: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def has_upcast(tag: str) -> bool:
+    """Whether a tag is of an older version that ``newest`` brings up to date."""
     return tag in _upcasts

@@ -87,6 +87,7 @@ def field_notes(contract: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def default_text(field: msgspec.structs.FieldInfo) -> str:
+    """A field's default as Markdown; empty where the field is required."""
     if field.required:
         return ""
     value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
@@ -96,6 +97,7 @@ def default_text(field: msgspec.structs.FieldInfo) -> str:
 
 
 def fields_table(contract: type[Value]) -> list[str]:
+    """The fields of a contract as lines of a Markdown table and an empty one; no lines where there are no fields."""
     fields = msgspec.structs.fields(contract)
     if not fields:
         return []
@@ -109,6 +111,7 @@ def fields_table(contract: type[Value]) -> list[str]:
 
 
 def page() -> str:
+    """The whole page, as Markdown."""
     lines = [HEAD]
     used: dict[str, type[Value]] = {}
     for plane, (title, meaning) in PLANES.items():

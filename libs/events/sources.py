@@ -88,9 +88,9 @@ def _hub_problem(source: str) -> str | None:
     repository, _, rest = source.removeprefix(HUB).partition("@")
     commit = rest.partition(":")[0]
     if _REPOSITORY.fullmatch(repository) and not _COMMIT.fullmatch(commit):
-        found = f"{commit!r}, which may mean other weights tomorrow," if commit else "no commit"
+        named = f"{commit!r}, which may mean other weights tomorrow," if commit else "no commit"
         return (
-            f"{source!r} names {found}: state hf:{repository}@COMMIT with the 40 hex digits that "
+            f"{source!r} names {named}: state hf:{repository}@COMMIT with the 40 hex digits that "
             f"`git ls-remote https://huggingface.co/{repository}` shows"
         )
     return f"{source!r} is not hf:ORG/NAME@COMMIT, or hf:ORG/NAME@COMMIT:FILE.gguf"

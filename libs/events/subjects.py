@@ -17,7 +17,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]")
 def encode_token(text: str) -> str:
     """One subject or KV-key token for any text: what NATS cannot carry is written ``=XX`` (hex of UTF-8).
 
-    ``qwen2.5-7b`` becomes ``qwen2=2E5-7b``.
+    ``qwen2.5-7b`` becomes ``qwen2=2E5-7b``. Raises ValueError for an empty text.
     """
     if not text:
         raise ValueError("an empty text cannot stand in a subject")

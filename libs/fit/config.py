@@ -179,9 +179,12 @@ class _Reading:
         named = isinstance(architectures, list) and bool(architectures)
         self.architecture = str(architectures[0]) if named and architectures else self.family or "unknown"
         self.config = config
-        self.text = {**_DEFAULTS.get(self.family, {}), **{key: one for key, one in text.items() if one is not None}}
+        self.text = {
+            **_DEFAULTS.get(self.family, {}),
+            **{key: value for key, value in text.items() if value is not None},
+        }
         # What a config says to be null is meant: a window of null is none.
-        self.absent = {key for key, one in text.items() if one is None}
+        self.absent = {key for key, value in text.items() if value is None}
         self.layers = self._int("num_hidden_layers", "n_layer", "n_layers", "num_layers")
         if self.layers > LAYERS_MOST:
             raise Unreadable(f"config.json: {self.layers} layers are a mistake: at most {LAYERS_MOST} are expected")

@@ -46,6 +46,8 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class Tensor(msgspec.Struct, frozen=True):
+    """A tensor's entry in the header. ``shape`` is as ggml counts: the length of a row first."""
+
     name: str
     shape: tuple[int, ...]
     type: Type
@@ -59,6 +61,7 @@ class Tensor(msgspec.Struct, frozen=True):
 
     @property
     def bytes(self) -> int:
+        """Bytes of it in the file: blocks of its type, as many as its elements fill."""
         return self.elements // self.type.block * self.type.size
 
 
@@ -109,7 +112,7 @@ class _Cursor:
             piece = self.read(size * length)
             if length > _KEPT_ITEMS:
                 return Counted(length)
-            return [one for (one,) in struct.iter_unpack(_NUMBERS[inner], piece)]
+            return [item for (item,) in struct.iter_unpack(_NUMBERS[inner], piece)]
         if inner == _STRING and length > _KEPT_ITEMS:
             for _ in range(length):
                 self.read(self.count(_STRING_MOST, "bytes of one text"))
@@ -202,7 +205,7 @@ class _Reading:
     def _each(self, key: str, otherwise: int | None = None) -> list[int]:
         """A figure of every layer: files state one for all, or a list."""
         value = self._find(key)
-        if isinstance(value, list) and len(value) >= self.layers and all(isinstance(one, int) for one in value):
+        if isinstance(value, list) and len(value) >= self.layers and all(isinstance(figure, int) for figure in value):
             return value[: self.layers]
         if isinstance(value, int):
             return [value] * self.layers

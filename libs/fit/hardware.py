@@ -38,10 +38,12 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usable_bytes(self) -> int:
+        """What engines may fill of it, whatever is held now."""
         return int(self.memory_bytes * USABLE)
 
     @property
     def free_bytes(self) -> int:
+        """What an engine may fill of it now."""
         return max(0, min(self.usable_bytes, self.memory_bytes - self.used_bytes))
 
 
@@ -77,14 +79,17 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """Why it takes no work: lost, cordoned, drained."""
 
     def of_class(self, gpu_class: str) -> tuple[Card, ...]:
+        """Its cards of a class, less those on which nothing can run."""
         return tuple(card for card in self.cards if card.gpu_class == gpu_class and not card.unusable)
 
     @property
     def usable_memory_bytes(self) -> int:
+        """What engines may fill of its main memory, whatever is held now."""
         return int(self.memory_bytes * USABLE_MAIN)
 
     @property
     def free_memory_bytes(self) -> int:
+        """What an engine may fill of its main memory now."""
         return max(0, min(self.usable_memory_bytes, self.memory_bytes - self.memory_used_bytes))
 
     @property
@@ -119,9 +124,9 @@ def hosts_of(
 
 
 def _host(machine: MachineRegistered, sample: MachineSample | None, away: str) -> Host:
-    used = {one.uuid: one.memory_used_mb or 0 for one in sample.gpus} if sample else {}
+    used = {gpu.uuid: gpu.memory_used_mb or 0 for gpu in sample.gpus} if sample else {}
     stated = machine.nvlink_stated or not machine.simulated
-    told = (machine.gpus_state == "verified" and stated) or any(gpu.nvlink_peers for gpu in machine.gpus)
+    links_known = (machine.gpus_state == "verified" and stated) or any(gpu.nvlink_peers for gpu in machine.gpus)
     return Host(
         id=machine.machine_id,
         cores=machine.cpu_count,
@@ -131,7 +136,7 @@ def _host(machine: MachineRegistered, sample: MachineSample | None, away: str) -
         read_core_bytes_s=_per_second(machine.memory_read_one_core_mb_s),
         vector=not machine.cpu_flags or machine.arch != "x86_64" or "avx2" in machine.cpu_flags,
         cards=tuple(_card(gpu, used.get(gpu.uuid, 0)) for gpu in machine.gpus),
-        nvlink="known" if told else "unknown",
+        nvlink="known" if links_known else "unknown",
         networks=tuple(_networks(machine)),
         imex=machine.imex is not None and machine.imex.state == "active",
         away=away,

@@ -34,7 +34,8 @@ _REPOSITORY = re.compile(r"^(?:hf:)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?\Z")
 class Files(Protocol):
     """A set of files that can be read from their beginning."""
 
-    def names(self) -> list[str]: ...
+    def names(self) -> list[str]:
+        """Every file's name, in order; with the folders above it where there are any."""
 
     def head(self, name: str, size: int) -> bytes:
         """The first ``size`` bytes, fewer when the file ends before. Raises Unreadable."""
@@ -49,7 +50,7 @@ class Model(msgspec.Struct, frozen=True):
 
 
 class Folder:
-    """Files on this machine; a single file is a folder of one."""
+    """Files on this machine; a single file is a folder of one. Raises Unreadable where the path leads nowhere."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -57,11 +58,13 @@ class Folder:
             raise Unreadable(f"{path} does not exist: give a folder with config.json or GGUF files, or a GGUF file")
 
     def names(self) -> list[str]:
+        """Of the files at its top."""
         if self._path.is_file():
             return [self._path.name]
-        return sorted(one.name for one in self._path.iterdir() if one.is_file())
+        return sorted(file.name for file in self._path.iterdir() if file.is_file())
 
     def head(self, name: str, size: int) -> bytes:
+        """The first ``size`` bytes of a file. Raises Unreadable."""
         path = self._path if self._path.is_file() else self._path / name
         try:
             with path.open("rb") as file:
@@ -77,9 +80,11 @@ class Web:
         self._urls = dict(urls)
 
     def names(self) -> list[str]:
+        """The names that were given, whether anything answers there or not."""
         return sorted(self._urls)
 
     def head(self, name: str, size: int) -> bytes:
+        """The first ``size`` bytes of a file, over HTTP. Raises Unreadable, also where the server does not know it."""
         return _get(self._urls[name], size)
 
 
@@ -108,14 +113,14 @@ def _address(url: str) -> tuple[str, Files]:
     if name.endswith(".gguf"):
         return name.removesuffix(".gguf"), Web({name: url})
     base = url.removesuffix(CONFIG).rstrip("/")
-    return name, Web({one: f"{base}/{one}" for one in (CONFIG, INDEX)})
+    return name, Web({file: f"{base}/{file}" for file in (CONFIG, INDEX)})
 
 
 def _repository(name: str, revision: str | None) -> tuple[str, Files]:
     endpoint, revision = _endpoint(), revision or "main"
     listing = _json(f"{endpoint}/api/models/{name}/revision/{quote(revision, safe='')}")
     try:
-        paths = [str(one["rfilename"]) for one in listing["siblings"]]
+        paths = [str(file["rfilename"]) for file in listing["siblings"]]
     except (KeyError, TypeError):
         raise Unreadable(f"the listing of {name} at {endpoint} names no files") from None
     return name, Web({path: f"{endpoint}/{name}/resolve/{quote(revision, safe='')}/{quote(path)}" for path in paths})
@@ -153,7 +158,7 @@ def _get(url: str, size: int) -> bytes:
 def read(name: str, files: Files) -> list[Model]:
     """Every model among the files: a set of GGUF files each, or the one of config.json. Raises Unreadable."""
     names = files.names()
-    ggufs = [one for one in names if one.endswith(".gguf") and "mmproj" not in one.lower()]
+    ggufs = [file for file in names if file.endswith(".gguf") and "mmproj" not in file.lower()]
     if ggufs:
         sets = _sets(ggufs)
         # One model has the source's name, several have their files'.
@@ -164,13 +169,13 @@ def read(name: str, files: Files) -> list[Model]:
     if CONFIG not in names:
         raise Unreadable(f"{name} has neither a {CONFIG} nor a GGUF file: found {', '.join(names[:5]) or 'nothing'}")
     settings = _object(files, CONFIG)
-    weights = sorted(one for one in names if one.endswith(".safetensors"))
+    weights = sorted(file for file in names if file.endswith(".safetensors"))
     index = _object(files, INDEX) if INDEX in names else None
     parts = index.get("weight_map") if index is not None else None
     if index is not None and not (isinstance(parts, dict) and set(parts.values()) <= set(weights)):
         weights = []
     # An index sums up its files; over HTTP there is no need to ask each of them.
-    headers = [_safetensors(files, one) for one in weights] if index is None or isinstance(files, Folder) else []
+    headers = [_safetensors(files, file) for file in weights] if index is None or isinstance(files, Folder) else []
     tensors = config.sum_of(headers) if headers else None
     return [Model(config.facts_of(name, settings, index=index, tensors=tensors), settings)]
 
@@ -185,9 +190,9 @@ def check(files: Files, name: str, size: int) -> None:
             return
         needed = sum(tensor.bytes for tensor in header.tensors)
     elif name.endswith(".safetensors"):
-        tensors = [one for key, one in _safetensors(files, name).items() if key != "__metadata__"]
+        tensors = [tensor for key, tensor in _safetensors(files, name).items() if key != "__metadata__"]
         try:
-            ends = [int(one["data_offsets"][1]) for one in tensors]
+            ends = [int(tensor["data_offsets"][1]) for tensor in tensors]
         except (KeyError, IndexError, TypeError, ValueError):
             raise Unreadable(f"{name}: its header does not say where its tensors are") from None
         needed = 8 + int.from_bytes(files.head(name, 8), "little") + max(ends, default=0)

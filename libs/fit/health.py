@@ -47,41 +47,42 @@ def verdict(problem: str) -> Verdict:
     xid = _XID.search(problem)
     if xid is not None:
         return XIDS.get(int(xid.group(1)), "suspect")
-    return next((said for pattern, said in SENTENCES if re.search(pattern, problem, re.IGNORECASE)), "out")
+    return next((judged for pattern, judged in SENTENCES if re.search(pattern, problem, re.IGNORECASE)), "out")
 
 
 def worst(problems: Sequence[str]) -> tuple[Verdict, str] | None:
     """The gravest verdict on a card, and the sentence it is about; None: nothing is said of it."""
-    found = [(verdict(problem), problem) for problem in problems]
-    return min(found, key=lambda pair: WORST.index(pair[0])) if found else None
+    verdicts = [(verdict(problem), problem) for problem in problems]
+    return min(verdicts, key=lambda pair: WORST.index(pair[0])) if verdicts else None
 
 
 def usable(gpu: Gpu) -> bool:
     """Whether new work may go there."""
-    said = worst(gpu.problems) if gpu.problems else None
-    return said is None or said[0] in ("slow", "note")
+    gravest = worst(gpu.problems) if gpu.problems else None
+    return gravest is None or gravest[0] in ("slow", "note")
 
 
 def slow(gpu: Gpu) -> bool:
     """Whether it is taken last: by what is said of it, or because it may draw much less than it was made for."""
-    said = worst(gpu.problems) if gpu.problems else None
-    return limited(gpu) or (said is not None and said[0] == "slow")
+    gravest = worst(gpu.problems) if gpu.problems else None
+    return limited(gpu) or (gravest is not None and gravest[0] == "slow")
 
 
 def limited(gpu: Gpu) -> bool:
+    """Whether it may draw less than POWER_LEAST of its usual power; False where either figure is not known."""
     limit, usual = gpu.power_limit_watts, gpu.power_default_watts
     return limit is not None and usual is not None and limit < POWER_LEAST * usual
 
 
 def must_leave(gpu: Gpu) -> str | None:
     """Why what runs there is moved; None: it may stay."""
-    said = worst(gpu.problems) if gpu.problems else None
-    return said[1] if said is not None and said[0] == "out" else None
+    gravest = worst(gpu.problems) if gpu.problems else None
+    return gravest[1] if gravest is not None and gravest[0] == "out" else None
 
 
 def in_words(gpu: Gpu) -> str:
     """Why nothing new goes there, for a card of which that is so."""
-    said = worst(gpu.problems)
-    assert said is not None
-    kind = "suspect" if said[0] == "suspect" else "out of use"
-    return f"GPU {gpu.index} is {kind}: {said[1]}"
+    gravest = worst(gpu.problems)
+    assert gravest is not None
+    kind = "suspect" if gravest[0] == "suspect" else "out of use"
+    return f"GPU {gpu.index} is {kind}: {gravest[1]}"

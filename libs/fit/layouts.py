@@ -76,6 +76,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool:
+        """Whether nothing speaks against it."""
         return not self.rejected
 
 

@@ -33,6 +33,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def best(self) -> Layout | None:
+        """The layout to take; None: none fits."""
         return next((layout for layout in self.layouts if layout.best), None)
 
 
@@ -104,16 +105,16 @@ def _on_class(facts: Facts, load: Load, gpu_class: str, hosts: list[Host]) -> It
         return
     if any(card.mig for host in hosts for card in host.of_class(gpu_class)):
         return
-    places, apart = places_of(hosts)
+    places, outside = places_of(hosts)
     between: list[Layout] = []
     for place in places:
-        found = _widest(several_nodes(facts, load, gpu_class, place.hosts, place.name))
+        tried = _widest(several_nodes(facts, load, gpu_class, place.hosts, place.name))
         # Where an earlier place holds it, a later one need not say what it cannot do.
-        shown = [layout for layout in found if layout.fits or not any(earlier.fits for earlier in between)]
+        shown = [layout for layout in tried if layout.fits or not any(earlier.fits for earlier in between)]
         between += [finished(facts, layout, place.hosts) for layout in shown]
     yield from between
     if not any(layout.fits for layout in between):
-        yield from _apart(facts, load, gpu_class, hosts, places, apart)
+        yield from _apart(facts, load, gpu_class, hosts, places, outside)
 
 
 def _until_it_fits(layouts: Iterable[Layout]) -> Iterator[Layout]:

@@ -15,7 +15,8 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds that only go forward, for durations."""
 
-    async def sleep(self, seconds: float) -> None: ...
+    async def sleep(self, seconds: float) -> None:
+        """Wait; not at all for 0 or less."""
 
 
 class SystemClock:

@@ -10,5 +10,5 @@ def folder_id(path: Path) -> str:
 
     Process ids and the like hold only together with it.
     """
-    found = path.stat()
-    return f"{found.st_dev}:{found.st_ino}"
+    status = path.stat()
+    return f"{status.st_dev}:{status.st_ino}"

@@ -8,8 +8,8 @@ from pathlib import Path
 def reach(folder: Path) -> Path:
     """Where links in a model's folder may lead: into the folder itself; from a snapshot of the cache, or from a folder
     in one, into the cache's folder of that repository. ``folder`` is resolved."""
-    for one in (folder, *folder.parents):
-        repository = one.parent.parent
-        if one.parent.name == "snapshots" and (repository / "blobs").is_dir():
+    for candidate in (folder, *folder.parents):
+        repository = candidate.parent.parent
+        if candidate.parent.name == "snapshots" and (repository / "blobs").is_dir():
             return repository
     return folder

@@ -32,7 +32,8 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class JsonLines(logging.Formatter):
-    """``{"time", "level", "service", "instance", "logger", "message", …extra, "trace_id"?, "error"?}``."""
+    """``{"time", "level", "service", "instance", "logger", "message", …extra, "trace_id"?, "error"?}``: ``time`` in UTC
+    to the millisecond, ``error`` a traceback."""
 
     def __init__(self, service: str, instance: str) -> None:
         super().__init__()
@@ -51,7 +52,7 @@ class JsonLines(logging.Formatter):
 
 
 class ConsoleLines(logging.Formatter):
-    """``12:30:01 scheduler  message key=value``; the level is shown from warning on."""
+    """``12:30:01 scheduler  message key=value``, in local time; the level is shown from warning on."""
 
     def __init__(self, service: str) -> None:
         super().__init__()

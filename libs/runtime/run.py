@@ -68,6 +68,7 @@ class Phase(Enum):
 
 
 def version() -> str:
+    """Of llmgw, as it is installed."""
     return importlib.metadata.version("llmgw")
 
 
@@ -116,6 +117,7 @@ class Process:
         return self._service.not_ready()
 
     async def run(self) -> int:
+        """Start the service, let it work until it is to stop, and stop it; the exit status: DONE or FAILED."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -230,17 +232,17 @@ class Process:
             log.error("%s begins anew, from the log as it is now: %s", self._name, self._bus.void_because)
 
     async def _announce_ready(self) -> None:
-        told: list[str] = []
+        announced: list[str] = []
         ready = False
         while True:
             reasons = self.not_ready()
             if not reasons and not ready:
                 log.info("%s is ready", self._name)
                 self._notifier.tell(STATUS="ready")
-            elif reasons and reasons != told:
+            elif reasons and reasons != announced:
                 log.info("%s is not ready: %s", self._name, "; ".join(reasons))
                 self._notifier.tell(STATUS="not ready: " + "; ".join(reasons))
-            ready, told = not reasons, reasons
+            ready, announced = not reasons, reasons
             await asyncio.sleep(0.25)
 
     async def _stop(self) -> int:

@@ -60,7 +60,8 @@ def read_reference(reference: str) -> str:
 
 
 def fleet_secret(path: Path) -> bytes:
-    """The fleet secret in ``path``, made there (32 random bytes as hex, mode 0600) when it is not."""
+    """The fleet secret in ``path``, made there (32 random bytes as hex, mode 0600) when it is not. Raises BadSecret,
+    OSError."""
     if not path.exists():
         write_private(path, random.token_hex(SECRET_BYTES))
     return decode_fleet_secret(path.read_text(), str(path))

@@ -190,9 +190,9 @@ def _from_file(file: Path | None, problems: list[str]) -> Iterator[Entry]:
             problems.append(f"{file}:{line}: {name} was already set in line {seen[name]}; keep one")
             continue
         seen[name] = line
-        differs = [(one, words) for one in scalars(value) if (words := two_readings(one))]
+        differs = [(scalar, words) for scalar in scalars(value) if (words := two_readings(scalar))]
         if differs and not (differs[0][0] is value and value.tag.endswith(":bool")):
-            problems += [f"{file}:{one.start_mark.line + 1}: {name}: {words}" for one, words in differs]
+            problems += [f"{file}:{scalar.start_mark.line + 1}: {name}: {words}" for scalar, words in differs]
             continue
         yield name, f"{file}:{line}", constructor.construct_object(value, deep=True), _convert
 

@@ -73,6 +73,7 @@ class StatusServer:
         self._task = supervise(lambda: server.serve(sockets=[listening]), name="status server", fail=self._fail)
 
     async def stop(self) -> None:
+        """Close the port. Answers that are under way are cut off."""
         if self._server is None or self._task is None:
             return
         self._server.should_exit = True

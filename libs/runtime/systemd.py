@@ -8,7 +8,7 @@ import socket
 
 
 class Notifier:
-    """Tells the supervisor about this process; does nothing when there is none."""
+    """Tells the supervisor about this process, in the fields of sd_notify(3); does nothing where there is none."""
 
     def __init__(self, address: str | None = None) -> None:
         self._address = address if address is not None else os.environ.get("NOTIFY_SOCKET", "")
@@ -36,6 +36,7 @@ class Notifier:
         self.tell(STATUS=status, EXTEND_TIMEOUT_USEC=str(int(seconds * 1e6)))
 
     def stopping(self, seconds: float) -> None:
+        """The stop has begun and takes ``seconds`` at most."""
         self.tell(STOPPING="1", STATUS="stopping", EXTEND_TIMEOUT_USEC=str(int(seconds * 1e6)))
 
     def renewing(self) -> None:

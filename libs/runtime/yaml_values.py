@@ -102,12 +102,12 @@ def wrong(message: str, value: Any, field: str, known: Iterable[Any] = ()) -> st
 
 def expected(message: str, field: str) -> str:
     """What msgspec's message says is expected of a field, in words."""
-    found = _EXPECTED.match(message)
-    if not found:
+    match = _EXPECTED.match(message)
+    if not match:
         return message[0].lower() + message[1:].replace("`", "")
-    kinds = [_NAMES.get(kind, kind) for kind in found[1].split(" | ") if kind != "null"]
+    kinds = [_NAMES.get(kind, kind) for kind in match[1].split(" | ") if kind != "null"]
     unit = next((unit for end, unit in UNITS.items() if field.endswith(end)), None)
-    return f"{' or '.join(kinds)}{found[2] or ''} is expected" + (f", in {unit} and without a unit" if unit else "")
+    return f"{' or '.join(kinds)}{match[2] or ''} is expected" + (f", in {unit} and without a unit" if unit else "")
 
 
 def shown(value: Any) -> str:

@@ -18,9 +18,11 @@ class ManualClock:
         return self._start + timedelta(seconds=self._elapsed_s)
 
     def monotonic(self) -> float:
+        """Seconds it was moved by so far."""
         return self._elapsed_s
 
     async def sleep(self, seconds: float) -> None:
+        """Return once the clock was moved so far, at once for 0 or less."""
         if seconds <= 0:
             return
         woken = asyncio.Event()
@@ -28,6 +30,7 @@ class ManualClock:
         await woken.wait()
 
     def advance(self, seconds: float) -> None:
+        """Move it, and wake whoever's sleep is over, in the order in which they went to sleep."""
         self._elapsed_s += seconds
         for due, woken in self._sleeping:
             if due <= self._elapsed_s:

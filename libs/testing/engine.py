@@ -74,6 +74,7 @@ class SimEngine(ServerProcess):
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
+        """Undo ``freeze``."""
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
 

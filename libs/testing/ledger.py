@@ -35,10 +35,10 @@ async def rows(dsn: str) -> list[LedgerRow]:
     try:
         if await connection.fetchval("SELECT to_regclass('llmgw.request')") is None:
             return []
-        found = await connection.fetch(f"SELECT {columns} FROM llmgw.request ORDER BY opened_at, request_id")
+        requests = await connection.fetch(f"SELECT {columns} FROM llmgw.request ORDER BY opened_at, request_id")
     finally:
         await connection.close()
-    return [LedgerRow(**row) for row in found]
+    return [LedgerRow(**row) for row in requests]
 
 
 async def inconsistencies(dsn: str) -> list[str]:
@@ -72,5 +72,5 @@ async def inconsistencies(dsn: str) -> list[str]:
         )
     finally:
         await connection.close()
-    found = [f"request {row['request_id']} is there {row['n']} times" for row in twice]
-    return found + [f"{row[0]} of {row['account']} in {row['period']}: {tuple(row)[3:]}" for row in wrong]
+    sentences = [f"request {row['request_id']} is there {row['n']} times" for row in twice]
+    return sentences + [f"{row[0]} of {row['account']} in {row['period']}: {tuple(row)[3:]}" for row in wrong]

@@ -19,15 +19,15 @@ async def imported(bus: Bus, command: ImportVersion, deadline_s: float = 30.0) -
 
 async def ended(bus: Bus, name: str, started: int, deadline_s: float = 30.0) -> VersionAdded | ImportEnded:
     """The event that ends the import which the event of a sequence started."""
-    found: asyncio.Future[VersionAdded | ImportEnded] = asyncio.get_running_loop().create_future()
+    end: asyncio.Future[VersionAdded | ImportEnded] = asyncio.get_running_loop().create_future()
 
     async def look(delivery: Delivery) -> None:
         event = delivery.message
-        if isinstance(event, VersionAdded | ImportEnded) and event.started == started and not found.done():
-            found.set_result(event)
+        if isinstance(event, VersionAdded | ImportEnded) and event.started == started and not end.done():
+            end.set_result(event)
 
     log = await bus.follow("EVENTS", [plane("evt", "library", encode_token(name))], look, start=started)
     try:
-        return await asyncio.wait_for(found, deadline_s)
+        return await asyncio.wait_for(end, deadline_s)
     finally:
         await log.stop()

@@ -52,6 +52,7 @@ class Member(NatsServer):
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
+        """Undo ``freeze``."""
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
 
@@ -72,6 +73,7 @@ class NatsCluster:
 
     @property
     def url(self) -> str:
+        """Of all its servers, as a client is given it."""
         return ",".join(member.url for member in self.members)
 
     async def __aenter__(self) -> NatsCluster:
@@ -106,7 +108,8 @@ class NatsCluster:
             await proxy.stop()
 
     async def connect(self, identity: str, to: Sequence[Member] = (), first: Member | None = None) -> Bus:
-        """A bus under an identity, which knows all servers, or only those of ``to``, and begins with ``first``."""
+        """A bus under an identity, which knows all servers, or only those of ``to``, and begins with ``first``. Raises
+        Misconfigured."""
         url = ",".join(member.url for member in to) or self.url
         credentials = self._operator if identity == "operator" else None
         while True:
@@ -132,6 +135,7 @@ class NatsCluster:
             await proxy.refuse()
 
     async def rejoin(self, member: Member) -> None:
+        """Undo ``cut_off``."""
         for proxy in self._of(member):
             await proxy.heal()
 

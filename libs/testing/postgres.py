@@ -42,7 +42,7 @@ class PostgresServer(ServerProcess):
         return self.files.answers()
 
     def create_database(self) -> str:
-        """A new, empty database; its dsn."""
+        """A new, empty database; its dsn. Raises NoBinary."""
         name = f"test_{next(self._numbers)}"
         # STRATEGY file_copy without fsync takes a third of the time of the default, which writes all of it to the log.
         statement = f"CREATE DATABASE {name} STRATEGY file_copy"
@@ -50,7 +50,7 @@ class PostgresServer(ServerProcess):
         return self.files.dsn(name)
 
     def drop_database(self, dsn: str) -> None:
-        """Drop a database of ``create_database``, also while sessions are open in it."""
+        """Drop a database of ``create_database``, also while sessions are open in it. Raises NoBinary."""
         self._psql(f"DROP DATABASE IF EXISTS {dsn.rsplit('/', 1)[1]} WITH (FORCE)")
 
     def _psql(self, statement: str) -> None:

@@ -28,6 +28,7 @@ class TcpProxy:
         self._connections: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
 
     async def start(self) -> TcpProxy:
+        """Listen, the first time on a free port, later on the same again."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -44,6 +45,7 @@ class TcpProxy:
         return len(self._connections)
 
     async def stop(self) -> None:
+        """Listen no more and reset what is open."""
         await self.refuse()
 
     async def cut(self) -> None:

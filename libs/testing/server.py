@@ -25,12 +25,15 @@ class ServerProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def prepare(self) -> None:
+        """Write what the program needs before it starts; what it keeps stays. Called at every start."""
         raise NotImplementedError
 
     def command(self) -> list[str]:
+        """Program and arguments that run it in the foreground."""
         raise NotImplementedError
 
     def answers(self) -> bool:
+        """Whether it can be worked with; asked until it can."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str] | None:
@@ -86,26 +89,26 @@ class ServerProcess:
             self.process = None
 
     def back_up(self, to: Path) -> None:
-        """Stop it, copy what it keeps, start it again."""
+        """Stop it, copy what it keeps, start it again. Raises NotReady."""
         self.stop()
         _copy(self.directory, to)
         self.start()
 
     def put_back(self, copy: Path) -> None:
-        """Stop it, put a copy in the place of what it keeps, start it again."""
+        """Stop it, put a copy in the place of what it keeps, start it again. Raises NotReady."""
         self.stop()
         shutil.rmtree(self.directory)
         _copy(copy, self.directory)
         self.start()
 
     def wipe(self) -> None:
-        """Stop it, remove what it keeps, start it again with nothing."""
+        """Stop it, remove what it keeps, start it again with nothing. Raises NotReady."""
         self.stop()
         shutil.rmtree(self.directory)
         self.start()
 
     def restart(self) -> None:
-        """Stop in order and start on the same port and store."""
+        """Stop in order and start on the same port and store. Raises NotReady."""
         self.stop()
         self.start()
 

@@ -39,6 +39,7 @@ class Answer:
 
     @property
     def ok(self) -> bool:
+        """Whether it came whole and without an error, and had as many tokens as its usage says."""
         return self.status == 200 and self.finished and not self.error and self.tokens == self.completion_tokens
 
 
@@ -196,6 +197,7 @@ class Traffic:
 
     @property
     def failures(self) -> list[Answer]:
+        """Answers that were not ok."""
         return [answer for answer in self.answers if not answer.ok]
 
     async def stop(self) -> list[Answer]:

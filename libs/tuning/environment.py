@@ -53,7 +53,7 @@ _NAME = re.compile(r"^[A-Z][A-Z0-9_]*\Z")
 
 def environment_problem(engine: str, name: str, value: str) -> str | None:
     """Why one variable is refused, or None."""
-    prefix = next((one.options_as for one in _ENGINES if one.options_as and name.startswith(one.options_as)), None)
+    prefix = next((row.options_as for row in _ENGINES if row.options_as and name.startswith(row.options_as)), None)
     if prefix is not None:
         flag = "--" + name.removeprefix(prefix).lower().replace("_", "-")
         why = argument_problem(engine, flag)

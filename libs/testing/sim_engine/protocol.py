@@ -63,6 +63,7 @@ class Asked(msgspec.Struct):
 
 
 def content_of(message: Message) -> str:
+    """A message's text; of several parts, with spaces between them."""
     if isinstance(message.content, str):
         return message.content
     return " ".join(part.text for part in message.content or ())
@@ -73,9 +74,9 @@ _words: dict[int, str] = {}
 
 def token_ids(text: str) -> list[int]:
     """One token a word; the same word is always the same token."""
-    found = {word: zlib.crc32(word.encode()) % 100_000 for word in text.split()}
-    _words.update((token, word) for word, token in found.items())
-    return [found[word] for word in text.split()]
+    ids = {word: zlib.crc32(word.encode()) % 100_000 for word in text.split()}
+    _words.update((token, word) for word, token in ids.items())
+    return [ids[word] for word in text.split()]
 
 
 def words_of(tokens: list[int]) -> str:
@@ -84,6 +85,7 @@ def words_of(tokens: list[int]) -> str:
 
 
 def chunk(payload: bytes) -> bytes:
+    """A chunk of an HTTP/1.1 body (RFC 9112, section 7.1)."""
     return b"%x\r\n%b\r\n" % (len(payload), payload)
 
 
@@ -144,6 +146,7 @@ _shapes: dict[tuple[bool, str], Shape] = {}
 
 
 def shape_of(chat: bool, model: str) -> Shape:
+    """The parts of a kind and model, made once."""
     shape = _shapes.get((chat, model))
     if shape is None:
         shape = _shapes[chat, model] = Shape(chat, model)

@@ -15,7 +15,7 @@ LEAD = ("I ", "look. ")
 REFUSAL = ("I ", "will ", "not. ")
 PIECES = 3
 """Of the arguments of a call."""
-TOLD = re.compile(r"\[\[(\w+) (\{.*?\})\]\]", re.DOTALL)
+ORDER = re.compile(r"\[\[(\w+) (\{.*?\})\]\]", re.DOTALL)
 """What an agent is told to do, word for word: the name of a function and its arguments, or ``say`` and a ``text``."""
 QUOTED = re.compile(r"""(?<!\w)(?:'([^']+)'|"([^"]+)")(?!\w)""")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?![\w.]*\d)")
@@ -49,7 +49,7 @@ class Script(msgspec.Struct):
 def is_scripted(asked: Asked, behaviour: Behaviour) -> bool:
     """Whether an answer may be more than words."""
     return bool(
-        behaviour.thinking or behaviour.refuse or asked.tools or asked.response_format or _told(asked, behaviour)
+        behaviour.thinking or behaviour.refuse or asked.tools or asked.response_format or _orders(asked, behaviour)
     )
 
 
@@ -59,8 +59,8 @@ def script_of(asked: Asked, behaviour: Behaviour, request_id: str, words: list[s
     A request that demands a tool gets a call of it, and one that gives a schema gets an instance of that.
     """
     deltas: list[dict[str, Any]] = [{"reasoning_content": f"thought{n} "} for n in range(behaviour.thinking)]
-    if told := _told(asked, behaviour):
-        step = _step(asked, told, request_id)
+    if orders := _orders(asked, behaviour):
+        step = _step(asked, orders, request_id)
         return Script(deltas + step, b'"tool_calls"' if "tool_calls" in step[-1] else b'"stop"', behaviour.thinking)
     calls = _calls(asked, behaviour, request_id)
     schema = _schema(asked, behaviour)
@@ -78,7 +78,7 @@ def script_of(asked: Asked, behaviour: Behaviour, request_id: str, words: list[s
             deltas += [piece for call in calls for piece in call]
     elif schema is not None:
         text = msgspec.json.encode(
-            instance_of(schema, found=Found(asked.last()) if behaviour.agent else NOTHING)
+            instance_of(schema, material=Material(asked.last()) if behaviour.agent else NOTHING)
         ).decode()
         deltas += [{"content": part} for part in _cut(text, PIECES)]
     elif deltas:
@@ -86,36 +86,36 @@ def script_of(asked: Asked, behaviour: Behaviour, request_id: str, words: list[s
     return Script(deltas, finish, behaviour.thinking) if deltas else None
 
 
-class Told(msgspec.Struct):
+class Orders(msgspec.Struct):
     """What the last message with such words tells an agent to do, and the results that came since."""
 
     steps: list[tuple[str, dict[str, Any]]]
     results: list[str]
 
 
-def _told(asked: Asked, behaviour: Behaviour) -> Told | None:
+def _orders(asked: Asked, behaviour: Behaviour) -> Orders | None:
     """None: it is told nothing, or nothing it can do."""
     results: list[str] = []
     for message in reversed(asked.messages or () if behaviour.agent else ()):
         text = content_of(message)
         if message.role == "tool":
             results.insert(0, text)
-        elif message.role == "user" and (found := TOLD.findall(text)):
+        elif message.role == "user" and (pairs := ORDER.findall(text)):
             try:
-                steps = [(name, msgspec.json.decode(value, type=dict[str, Any])) for name, value in found]
+                steps = [(name, msgspec.json.decode(value, type=dict[str, Any])) for name, value in pairs]
             except msgspec.DecodeError:
                 return None
             names = {tool["function"]["name"] for tool in asked.tools or () if "function" in tool} | {"say"}
-            return Told(steps, results) if steps[0][0] in names else None
+            return Orders(steps, results) if steps[0][0] in names else None
     return None
 
 
-def _step(asked: Asked, told: Told, request_id: str) -> list[dict[str, Any]]:
+def _step(asked: Asked, orders: Orders, request_id: str) -> list[dict[str, Any]]:
     """The next thing it is told to do, or the last result in its own words when that was all."""
-    if len(told.results) >= len(told.steps):
-        name, value = "say", {"text": told.results[-1]}
+    if len(orders.results) >= len(orders.steps):
+        name, value = "say", {"text": orders.results[-1]}
     else:
-        name, value = told.steps[len(told.results)]
+        name, value = orders.steps[len(orders.results)]
     if name == "say":
         return [{"content": part} for part in _cut(value["text"] or " ", PIECES) if part]
     opener = {"name": name, "arguments": ""}
@@ -128,7 +128,7 @@ def _schema(asked: Asked, behaviour: Behaviour) -> dict[str, Any] | None:
     """Of the JSON that is asked for. One that was told in words has the properties the words quote."""
     form = asked.response_format or {}
     if form.get("type") == "json_object" and behaviour.agent:
-        return {"properties": {name: {"type": "string"} for name in Found(asked.last()).quoted}}
+        return {"properties": {name: {"type": "string"} for name in Material(asked.last()).quoted}}
     schema: dict[str, Any] | None = (form.get("json_schema") or {}).get("schema")
     return schema
 
@@ -140,18 +140,18 @@ def _calls(asked: Asked, behaviour: Behaviour, request_id: str) -> list[list[dic
     if isinstance(choice, dict):
         offered = [function for function in offered if function["name"] == choice["function"]["name"]]
     count = behaviour.tools or (1 if choice == "required" or isinstance(choice, dict) else 0)
-    found = NOTHING
+    material = NOTHING
     if behaviour.agent and asked.messages:
-        found = Found(asked.last())
+        material = Material(asked.last())
         offered = [function for function in offered if function["name"] in asked.text()] or offered[:1]
         if asked.messages[-1].role != "tool":
-            count = count or len(found.quoted) or 1
+            count = count or len(material.quoted) or 1
     if choice == "none":
         count = 0
     made = []
     for index in range(count if offered else 0):
         function = offered[index % len(offered)]
-        value = instance_of(function.get("parameters") or {}, str(index), found)
+        value = instance_of(function.get("parameters") or {}, str(index), material)
         arguments = msgspec.json.encode(value).decode()
         opener = {"name": function["name"], "arguments": ""}
         pieces = [{"index": index, "id": f"call_{request_id}_{index}", "type": "function", "function": opener}]
@@ -165,7 +165,7 @@ def _cut(text: str, pieces: int) -> list[str]:
     return [text[n * size : (n + 1) * size] for n in range(pieces)]
 
 
-class Found:
+class Material:
     """What a text quotes and the whole numbers in it, for arguments to be made of."""
 
     def __init__(self, text: str) -> None:
@@ -173,10 +173,10 @@ class Found:
         self.numbers = [int(number) for number in NUMBER.findall(text)]
 
 
-NOTHING = Found("")
+NOTHING = Material("")
 
 
-def instance_of(schema: dict[str, Any], mark: str = "", found: Found = NOTHING) -> Any:
+def instance_of(schema: dict[str, Any], mark: str = "", material: Material = NOTHING) -> Any:
     """A value a JSON Schema allows: the first of an enumeration, every property of an object.
 
     ``mark`` is the number of the call it is for, and says which of what was ``found`` it takes.
@@ -185,15 +185,17 @@ def instance_of(schema: dict[str, Any], mark: str = "", found: Found = NOTHING) 
         return schema["enum"][0]
     for way in ("anyOf", "oneOf", "allOf"):
         if schema.get(way):
-            return instance_of(schema[way][0], mark, found)
+            return instance_of(schema[way][0], mark, material)
     at = int(mark or 0)
     match schema.get("type", "object"):
         case "object":
-            return {name: instance_of(inner, mark, found) for name, inner in (schema.get("properties") or {}).items()}
+            return {
+                name: instance_of(inner, mark, material) for name, inner in (schema.get("properties") or {}).items()
+            }
         case "array":
-            return [instance_of(schema.get("items") or {"type": "string"}, mark, found)]
+            return [instance_of(schema.get("items") or {"type": "string"}, mark, material)]
         case "integer":
-            return found.numbers[at % len(found.numbers)] if found.numbers else 7
+            return material.numbers[at % len(material.numbers)] if material.numbers else 7
         case "number":
             return 7.5
         case "boolean":
@@ -201,4 +203,4 @@ def instance_of(schema: dict[str, Any], mark: str = "", found: Found = NOTHING) 
         case "null":
             return None
         case _:
-            return found.quoted[at % len(found.quoted)] if found.quoted else f"text{mark}"
+            return material.quoted[at % len(material.quoted)] if material.quoted else f"text{mark}"
