@@ -106,12 +106,12 @@ class Item(msgspec.Struct, frozen=True):
     place: Place
 
 
-MOST_VALUES = 500_000
+MAX_VALUES = 500_000
 """Of one document, with what its aliases repeat: a few of those, nested, stand for more than any machine holds."""
 
 
 class _TooMuch(Exception):
-    """More than ``MOST_VALUES``."""
+    """More than ``MAX_VALUES``."""
 
 
 class BadFile(Failed):
@@ -140,7 +140,7 @@ def read(texts: Iterable[tuple[str, str]], kind: type[Sections] = Sections) -> l
         except RecursionError:
             faults.append(f"{file}:1: it is nested too deeply, or an alias holds itself: write it out")
         except _TooMuch:
-            faults.append(f"{file}:1: it holds more than {MOST_VALUES} values, or aliases make so many: split it")
+            faults.append(f"{file}:1: it holds more than {MAX_VALUES} values, or aliases make so many: split it")
     seen: dict[tuple[Kind, str], Item] = {}
     for item in items:
         first = seen.setdefault((item.kind, item.name), item)
@@ -243,7 +243,7 @@ def _check(node: yaml.Node, kind: inspect.Type, path: str, lines: dict[str, int]
     twice, values that two versions of YAML read differently, halves of characters (two halves are put together).
     """
     lines[path] = node.start_mark.line + 1
-    if len(lines) > MOST_VALUES:
+    if len(lines) > MAX_VALUES:
         raise _TooMuch
     if isinstance(kind, inspect.UnionType):
         kind = next((one for one in kind.types if not isinstance(one, inspect.NoneType)), kind)

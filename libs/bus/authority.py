@@ -44,7 +44,7 @@ REMEMBER = timedelta(hours=2)
 """A command may be redelivered while it is in its stream (one hour); the server's own memory is two minutes."""
 SNAPSHOT_EVERY = 5000
 """Events after which the state is kept on disk: a start then reads little more than so many."""
-MOST_ROUNDS = 200
+MAX_ROUNDS = 200
 """Rounds of reacting to one's own decisions after which they are taken not to settle."""
 
 
@@ -395,7 +395,7 @@ class Authority(Generic[S]):
     async def _settle(self) -> None:
         if self._react is None:
             return
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             if self._lost.is_set():
                 return
             decisions = self._react(self.state, datetime.now(UTC))

@@ -17,7 +17,7 @@ from .transport import BusAway, RawMessage, Reader, ReaderLost, Transport
 
 log = logging.getLogger("llmgw.bus")
 
-MOST_DELIVERIES = 5
+MAX_DELIVERIES = 5
 """A message whose handling failed this often is parked: it would fail for ever and hold up the rest."""
 
 
@@ -141,7 +141,7 @@ class Worker:
             await self._handle([delivery.raw])
 
     async def _failed(self, delivery: Delivery, error: Exception) -> None:
-        if delivery.raw.delivered >= MOST_DELIVERIES:
+        if delivery.raw.delivered >= MAX_DELIVERIES:
             log.error("%s: message %d failed %d times", self._durable, delivery.sequence, delivery.raw.delivered)
             await self._park(delivery.raw, f"{type(error).__name__}: {error}")
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .contract import Value
 
-MOST_CANDIDATES = 64
+MAX_CANDIDATES = 64
 """Candidates an explanation carries one by one: a message stays bounded however large the fleet is."""
 
 
@@ -25,7 +25,7 @@ class Explanation(Value, frozen=True, kw_only=True):
     rejected: dict[str, int] = {}
     """How many nodes each check turned away, by the check's name."""
     candidates: tuple[Candidate, ...] = ()
-    """The first ``MOST_CANDIDATES``, best first."""
+    """The first ``MAX_CANDIDATES``, best first."""
     chosen: tuple[str, ...] = ()
     """Machine ids."""
     summary: str = ""

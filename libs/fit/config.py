@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from .facts import LAYERS_MOST, Experts, Facts, Layers, Unreadable, Weights
+from .facts import MAX_LAYERS, Experts, Facts, Layers, Unreadable, Weights
 from .parameters import Counts, Latent, Shape, count
 from .quantisation import FP8, INT4, MXFP4, NVFP4, SIXTEEN, SMALLER, Precision
 
@@ -186,8 +186,8 @@ class _Reading:
         # What a config says to be null is meant: a window of null is none.
         self.absent = {key for key, value in text.items() if value is None}
         self.layers = self._int("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-        if self.layers > LAYERS_MOST:
-            raise Unreadable(f"config.json: {self.layers} layers are a mistake: at most {LAYERS_MOST} are expected")
+        if self.layers > MAX_LAYERS:
+            raise Unreadable(f"config.json: {self.layers} layers are a mistake: at most {MAX_LAYERS} are expected")
         self.positions = self._int("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
         self.context = self.positions - (2 if self.family in _OFFSET_POSITIONS else 0)
         self.shape = self._shape()

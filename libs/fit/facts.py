@@ -8,9 +8,9 @@ from libs.events.headers import ExpertMixture as Experts
 from libs.events.headers import ModelHeaders as Facts
 from libs.events.headers import WeightBytes as Weights
 
-__all__ = ["CACHE_ELEMENT_BYTES", "LAYERS_MOST", "Experts", "Facts", "Layers", "Unreadable", "Weights"]
+__all__ = ["CACHE_ELEMENT_BYTES", "MAX_LAYERS", "Experts", "Facts", "Layers", "Unreadable", "Weights"]
 
-LAYERS_MOST = 4096
+MAX_LAYERS = 4096
 """More layers than this are a mistake in a header, not a model."""
 
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import msgspec
 
-from .facts import LAYERS_MOST, Experts, Facts, Layers, Unreadable, Weights
+from .facts import MAX_LAYERS, Experts, Facts, Layers, Unreadable, Weights
 from .quantisation import FILE_TYPES, GGML, REPACKED, Type
 
-HEADER_MOST = 256 << 20
+MAX_HEADER = 256 << 20
 """Bytes. Vocabularies of 260,000 words take about 8 MiB; more than this is no header."""
 _KEPT_ITEMS = 4096
 """Longer arrays (vocabularies) are counted, not kept."""
-_TENSORS_MOST = 1 << 20
-_STRING_MOST = 64 << 20
-_DIMENSIONS_MOST = 8
+_MAX_TENSORS = 1 << 20
+_MAX_STRING = 64 << 20
+_MAX_DIMENSIONS = 8
 
 _NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
@@ -79,8 +79,8 @@ class _Cursor:
 
     def read(self, size: int) -> memoryview:
         end = self.at + size
-        if end > HEADER_MOST:
-            raise Unreadable(f"the header is longer than {HEADER_MOST >> 20} MiB: this is no sound GGUF file")
+        if end > MAX_HEADER:
+            raise Unreadable(f"the header is longer than {MAX_HEADER >> 20} MiB: this is no sound GGUF file")
         if end > len(self.data):
             raise TooShort
         piece = self.data[self.at : end]
@@ -97,7 +97,7 @@ class _Cursor:
         return value
 
     def text(self) -> str:
-        return str(self.read(self.count(_STRING_MOST, "bytes of one text")), "utf-8", "replace")
+        return str(self.read(self.count(_MAX_STRING, "bytes of one text")), "utf-8", "replace")
 
     def value(self, kind: int, depth: int = 0) -> Any:
         if kind in _NUMBERS:
@@ -106,7 +106,7 @@ class _Cursor:
             return self.text()
         if kind != _ARRAY or depth > 4:
             raise Unreadable(f"the header has a value of kind {kind}, which GGUF does not know")
-        inner, length = self.number("<I"), self.count(HEADER_MOST, "values in one array")
+        inner, length = self.number("<I"), self.count(MAX_HEADER, "values in one array")
         if inner in _NUMBERS:
             size = struct.calcsize(_NUMBERS[inner])
             piece = self.read(size * length)
@@ -115,7 +115,7 @@ class _Cursor:
             return [item for (item,) in struct.iter_unpack(_NUMBERS[inner], piece)]
         if inner == _STRING and length > _KEPT_ITEMS:
             for _ in range(length):
-                self.read(self.count(_STRING_MOST, "bytes of one text"))
+                self.read(self.count(_MAX_STRING, "bytes of one text"))
             return Counted(length)
         return [self.value(inner, depth + 1) for _ in range(length)]
 
@@ -131,8 +131,8 @@ def parse(data: bytes | memoryview) -> Header:
         raise Unreadable(
             f"this is a GGUF file of version {version if version < 256 else 'unknown (big-endian)'}: 2 and 3 are read"
         )
-    tensors = cursor.count(_TENSORS_MOST, "tensors")
-    values = cursor.count(_TENSORS_MOST, "metadata values")
+    tensors = cursor.count(_MAX_TENSORS, "tensors")
+    values = cursor.count(_MAX_TENSORS, "metadata values")
     metadata: dict[str, Any] = {}
     for _ in range(values):
         key = cursor.text()
@@ -143,7 +143,7 @@ def parse(data: bytes | memoryview) -> Header:
 def _tensor(cursor: _Cursor) -> Tensor:
     name = cursor.text()
     dimensions = cursor.number("<I")
-    if dimensions > _DIMENSIONS_MOST:
+    if dimensions > _MAX_DIMENSIONS:
         raise Unreadable(f"the tensor {name!r} states {dimensions} dimensions: this is no sound GGUF file")
     shape = struct.unpack(f"<{dimensions}Q", cursor.read(8 * dimensions))
     number = cursor.number("<I")
@@ -177,8 +177,8 @@ class _Reading:
         self.metadata = metadata
         self.tensors = tensors
         self.layers = self._int("block_count") - (self._whole("nextn_predict_layers") or 0)
-        if not 0 < self.layers <= LAYERS_MOST:
-            raise Unreadable(f"the GGUF header states {self.layers} layers: 1 to {LAYERS_MOST} are expected")
+        if not 0 < self.layers <= MAX_LAYERS:
+            raise Unreadable(f"the GGUF header states {self.layers} layers: 1 to {MAX_LAYERS} are expected")
         self.hidden = self._int("embedding_length")
         self.heads = max(self._each("attention.head_count"))
         if not 0 < self.heads <= self.hidden:

@@ -20,7 +20,7 @@ import msgspec
 from . import config, gguf
 from .facts import Facts, Unreadable
 
-JSON_MOST = 64 << 20
+MAX_JSON = 64 << 20
 """Bytes. The largest index in use takes 9 MiB."""
 FIRST_BYTES = 1 << 20
 """Of a GGUF file, to begin with; four times as many each time the header goes on."""
@@ -132,7 +132,7 @@ def _endpoint() -> str:
 
 def _json(url: str) -> Any:
     try:
-        return json.loads(_get(url, JSON_MOST))
+        return json.loads(_get(url, MAX_JSON))
     except ValueError:
         raise Unreadable(f"{url} is not JSON") from None
 
@@ -212,7 +212,7 @@ def _sets(names: Iterable[str]) -> list[tuple[str, list[str]]]:
 
 
 def _object(files: Files, name: str) -> dict[str, Any]:
-    body = files.head(name, JSON_MOST)
+    body = files.head(name, MAX_JSON)
     try:
         value = json.loads(body)
     except ValueError as error:
@@ -225,7 +225,7 @@ def _object(files: Files, name: str) -> dict[str, Any]:
 def _safetensors(files: Files, name: str) -> dict[str, Any]:
     """A safetensors file begins with the length of its header, eight bytes, and the header as JSON."""
     length = int.from_bytes(files.head(name, 8), "little")
-    if not 2 <= length <= JSON_MOST:
+    if not 2 <= length <= MAX_JSON:
         raise Unreadable(f"{name} states a header of {length} bytes: it is no safetensors file")
     body = files.head(name, 8 + length)[8:]
     try:

@@ -23,7 +23,7 @@ from .adapters.postgres import NAMES, Ledger, PostgresAway
 from .core.pages import Place, budgets_page, tenancy_page
 from .core.state import State
 
-MOST_ROWS = 5_000
+MAX_ROWS = 5_000
 """Of an answer: with the longest names it stays below what the bus takes."""
 
 
@@ -42,7 +42,7 @@ class Answers:
 
     async def budgets(self, question: ListBudgets) -> BudgetsAnswer:
         now = datetime.now(UTC)
-        budgets, following = budgets_page(self._authority.state, _place(question.after), MOST_ROWS)
+        budgets, following = budgets_page(self._authority.state, _place(question.after), MAX_ROWS)
         try:
             sums = await self._ledger.sums(now, {budget.account for budget in budgets}) if budgets else ()
         except PostgresAway as why:
@@ -68,10 +68,10 @@ class Answers:
         if since is not None and until is not None and since >= until:
             raise Refused.one("until", f"{until.isoformat()} is not after {since.isoformat()}: nothing lies between")
         try:
-            rows = await self._ledger.usage(question.by, since, until, question.after, MOST_ROWS)
+            rows = await self._ledger.usage(question.by, since, until, question.after, MAX_ROWS)
         except PostgresAway as why:
             raise Refused.one("", f"the ledger cannot be read, PostgreSQL is away ({why}); ask again") from None
-        following = rows[-1].name if len(rows) == MOST_ROWS else ""
+        following = rows[-1].name if len(rows) == MAX_ROWS else ""
         return UsageAnswer(rows=tuple(rows), next=following)
 
 

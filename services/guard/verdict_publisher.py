@@ -17,8 +17,8 @@ from libs.tasks import end
 
 log = logging.getLogger("llmgw.guard")
 
-MOST_A_BATCH = 1_000
-MOST_WAITING = 20_000
+MAX_PER_BATCH = 1_000
+MAX_WAITING = 20_000
 """Records kept while the bus takes none: some minutes of a busy gateway."""
 WAIT_S = 0.5
 """How long a check stays unacknowledged for its fact's sake; judging goes on without it after that."""
@@ -54,7 +54,7 @@ class VerdictPublisher:
 
     async def keep(self, records: Sequence[VerdictRecord]) -> None:
         """Returns when they are on the log, or after half a second when they will be later."""
-        room = MOST_WAITING - len(self._waiting)
+        room = MAX_WAITING - len(self._waiting)
         if room < len(records):
             DROPPED.inc(len(records) - room)
         self._waiting += records[:room]
@@ -83,7 +83,7 @@ class VerdictPublisher:
             await self._filled.wait()
 
     def _next(self) -> _Batch:
-        records = tuple(self._waiting[:MOST_A_BATCH])
+        records = tuple(self._waiting[:MAX_PER_BATCH])
         last = len(records) == len(self._waiting)
         batch = _Batch(
             cause=f"verdicts:{os.urandom(8).hex()}",

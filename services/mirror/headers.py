@@ -14,7 +14,7 @@ from .adapters.store import Store
 
 log = logging.getLogger("llmgw.mirror")
 
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """No header in use takes a tenth of it; what claims more is not read into memory to find out."""
 
 
@@ -29,8 +29,8 @@ class _Stored:
         return sorted(self._files)
 
     def head(self, name: str, size: int) -> bytes:
-        if size > MOST_BYTES:
-            raise Unreadable(f"{name}: its header takes more than {MOST_BYTES >> 20} MiB")
+        if size > MAX_BYTES:
+            raise Unreadable(f"{name}: its header takes more than {MAX_BYTES >> 20} MiB")
         try:
             with self._store.path(self._files[name].sha256).open("rb") as file:
                 return file.read(size)

@@ -14,7 +14,7 @@ from libs.runtime.logs import blank
 from .adapters.disk.shard_files import ShardFiles
 from .adapters.engine.output import tail
 
-_MOST_LINES = 2000
+_MAX_LINES = 2000
 
 
 class AgentLines(logging.Handler):
@@ -23,7 +23,7 @@ class AgentLines(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        self._lines: deque[str] = deque(maxlen=_MOST_LINES)
+        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
         self._count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -42,7 +42,7 @@ class LogLines:
 
     async def answer(self, question: AskLogs) -> LogsAnswer:
         """The last lines after the asker's cursor. Raises Refused for a source that is not here."""
-        lines = max(0, min(question.lines, _MOST_LINES))
+        lines = max(0, min(question.lines, _MAX_LINES))
         if question.source == "agent":
             return self._agent.after(question.after, lines)
         known = self._files.shards_with_output()

@@ -15,7 +15,7 @@ import msgspec
 from .behaviour import HEADER_PREFIX, Behaviour, BehaviourWanted, changed
 from .engine import PROMPT_REMEMBERED_CHARS, Engine, Generation, Record
 from .protocol import CREATED, SSE_HEAD, Asked, error, response, shape_of, token_ids, words_of
-from .vectors import MOST_DIMENSIONS, embedding, ranking
+from .vectors import MAX_DIMENSIONS, embedding, ranking
 
 BODY_LIMIT_BYTES = 64 * 1024 * 1024
 COMPLETIONS = {b"/v1/chat/completions": True, b"/v1/completions": False}
@@ -252,8 +252,8 @@ class Connection(asyncio.Protocol):
             )
         elif not texts or asked.encoding_format not in (None, "float"):
             self._reply(400, error(400, "send texts, and ask for numbers (encoding_format float)", "encoding_format"))
-        elif asked.dimensions is not None and not 0 < asked.dimensions <= MOST_DIMENSIONS:
-            wrong = f"dimensions must be from 1 to {MOST_DIMENSIONS}, got {asked.dimensions}"
+        elif asked.dimensions is not None and not 0 < asked.dimensions <= MAX_DIMENSIONS:
+            wrong = f"dimensions must be from 1 to {MAX_DIMENSIONS}, got {asked.dimensions}"
             self._reply(400, error(400, wrong, "dimensions"))
         else:
             usage = {"prompt_tokens": record.prompt_tokens, "total_tokens": record.prompt_tokens}

@@ -8,7 +8,7 @@ import zlib
 from typing import Any
 
 DIMENSIONS = 16
-MOST_DIMENSIONS = 4096
+MAX_DIMENSIONS = 4096
 """A model's vectors have an end; what asks for longer ones is refused, as vLLM does."""
 
 

@@ -64,7 +64,7 @@ NOTHING_SAID = Allowance()
 
 L = TypeVar("L", OrgSpec, TeamSpec, ProjectSpec, Key)
 
-MOST_MICROS = 10**9
+MAX_MICROS = 10**9
 """Highest price for 1,000 tokens: a thousand units. With it no sum of a ledger comes near 64 bits."""
 
 
@@ -288,8 +288,8 @@ def _define_price(state: State, command: DefinePrice, now: datetime) -> Event | 
         found += _named("price.model", price.model)
     for field in ("prompt_micros", "cached_micros", "completion_micros"):
         value = getattr(price, field)
-        if not 0 <= value <= MOST_MICROS:
-            found.append(_problem(f"price.{field}", f"{value} is not a price; give 0 to {MOST_MICROS} micro-units"))
+        if not 0 <= value <= MAX_MICROS:
+            found.append(_problem(f"price.{field}", f"{value} is not a price; give 0 to {MAX_MICROS} micro-units"))
     _refuse(found)
     return PriceDefined(at=now, model=price.model, price=price)
 

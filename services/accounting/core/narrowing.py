@@ -13,11 +13,11 @@ from libs.events.tenancy import Allowance
 NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}\Z")
 NAME_RULE = "1 to 63 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit"
 
-MOST_A_MINUTE = 10**12
+MAX_PER_MINUTE = 10**12
 """A figure above this is a slip of the hand, and would not fit where it is kept."""
 
 
-MOST_MICROS = 10**18
+MAX_MICROS = 10**18
 """Largest budget: a million million units. Sums of it stay within 64 bits."""
 
 
@@ -104,8 +104,8 @@ def problems_of(above: Effective, allowance: Allowance, path: str) -> list[Probl
 def _rate(path: str, value: int | None, most: int | None, set_by: str, what: str) -> list[Problem]:
     if value is None:
         return []
-    if not 1 <= value <= MOST_A_MINUTE:
-        message = f"{value} {what} a minute is not possible; give 1 to {MOST_A_MINUTE}, or leave it out for no limit"
+    if not 1 <= value <= MAX_PER_MINUTE:
+        message = f"{value} {what} a minute is not possible; give 1 to {MAX_PER_MINUTE}, or leave it out for no limit"
         return [Problem(path=path, message=message)]
     if most is not None and value > most:
         message = f"{value} {what} a minute is more than the {most} that {set_by} allows; give at most {most}"
@@ -116,9 +116,9 @@ def _rate(path: str, value: int | None, most: int | None, set_by: str, what: str
 def _budgets(path: str, budgets: tuple[Budget, ...]) -> list[Problem]:
     found: list[Problem] = []
     for i, budget in enumerate(budgets):
-        if not 1 <= budget.amount_micros <= MOST_MICROS:
+        if not 1 <= budget.amount_micros <= MAX_MICROS:
             message = (
-                f"{budget.amount_micros} micro-units are not a budget; give 1 to {MOST_MICROS} "
+                f"{budget.amount_micros} micro-units are not a budget; give 1 to {MAX_MICROS} "
                 f"({MICROS} are one unit of currency), or leave it out for no budget"
             )
             found.append(Problem(path=f"{path}[{i}].amount_micros", message=message))

@@ -13,10 +13,10 @@ from libs.events.usage import RequestRecord, UsageBatch
 
 from .prices import Prices, charge
 
-MOST_CHARACTERS = 200
+MAX_CHARACTERS = 200
 """Of a text column. The model a client asks for is whatever the client wrote."""
 
-MOST_COUNT = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 """Of an integer column."""
 
 
@@ -146,12 +146,12 @@ def _request_row(gateway_id: str, record: RequestRecord, prices: Prices) -> Requ
 
 def _text(value: str) -> str:
     """A text PostgreSQL can hold (it has no NUL), of bounded length."""
-    return value.replace("\0", "\ufffd")[:MOST_CHARACTERS]
+    return value.replace("\0", "\ufffd")[:MAX_CHARACTERS]
 
 
 def _count(value: int) -> int:
     """A count that fits its column. Nothing real is outside; one bad figure must not hold up everyone's rows."""
-    return min(max(value, 0), MOST_COUNT)
+    return min(max(value, 0), MAX_COUNT)
 
 
 def _time(value: datetime) -> datetime:

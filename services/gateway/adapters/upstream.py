@@ -21,7 +21,7 @@ HIGH_WATER_BYTES = 256 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 IDLE_S = 4.0
 """uvicorn, which most engines use, closes an idle connection after 5 s; ours must be gone before."""
-IDLE_MOST = 256
+MAX_IDLE = 256
 JOIN_BYTES = 64 * 1024
 """A body up to this is sent in one write with its head."""
 
@@ -352,7 +352,7 @@ class Pool:
 
     def take_back(self, connection: Connection) -> None:
         self._released.discard(connection)
-        if self._closed or not connection.reusable or len(self._idle) >= IDLE_MOST:
+        if self._closed or not connection.reusable or len(self._idle) >= MAX_IDLE:
             connection.abort()
             return
         connection.rest(asyncio.get_running_loop().time())

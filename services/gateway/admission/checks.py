@@ -14,9 +14,9 @@ from libs.events import BadPayload, decode_as
 from libs.events.policy import Check, Segment, Verdict
 from libs.tasks import end
 from services.gateway import metrics
-from services.gateway.core.request.body import MOST_SEGMENTS
+from services.gateway.core.request.body import MAX_SEGMENTS
 
-MOST_WAITING = 1000
+MAX_WAITING = 1000
 """Observed checks that wait to be sent; more are dropped and counted: observing never costs a client anything."""
 TOGETHER_S = 0.02
 """Observed checks of so long go out in one write. One by one they would be the dearest part of a request, and made just
@@ -26,7 +26,7 @@ MAX_CHARACTERS = 2_000_000
 """The guard looks at no more."""
 MAX_BYTES = 8 * 1024 * 1024 - 64 * 1024
 """A check is one message on the bus, whose limit is 8 MiB."""
-MOST_OF_A_CHARACTER = 6
+MAX_BYTES_OF_A_CHARACTER = 6
 """Bytes JSON makes of one: ``\\u001f``."""
 AROUND_BYTES = 32
 """What stands around a segment's path and text."""
@@ -34,11 +34,11 @@ AROUND_BYTES = 32
 
 def fits(segments: tuple[Segment, ...]) -> bool:
     """Whether the guard can be asked about so much."""
-    if len(segments) > MOST_SEGMENTS:
+    if len(segments) > MAX_SEGMENTS:
         return False
     characters = sum(len(segment.text) for segment in segments)
     paths = sum(len(segment.path) for segment in segments)
-    most = (characters + paths) * MOST_OF_A_CHARACTER + len(segments) * AROUND_BYTES
+    most = (characters + paths) * MAX_BYTES_OF_A_CHARACTER + len(segments) * AROUND_BYTES
     if characters > MAX_CHARACTERS:
         return False
     return most <= MAX_BYTES or len(msgspec.json.encode(segments)) <= MAX_BYTES
@@ -71,7 +71,7 @@ class Checks:
         if not fits(segments):
             metrics.CHECKS.labels("too long").inc()
             return
-        if len(self._observed) >= MOST_WAITING:
+        if len(self._observed) >= MAX_WAITING:
             metrics.CHECKS.labels("dropped").inc()
             return
         self._observed.append(self._check(request_id, project, policies, segments, None))

@@ -43,14 +43,14 @@ FEW_GATEWAYS = 8
 WHOLE_EVERY_S = 1.0
 HEARD_A_SECOND = 20_000
 """Names a gateway should have to listen to in what all others say as a whole."""
-MOST_NAMES = 2_000
+MAX_NAMES = 2_000
 """In one message."""
 CATCH_UP_S = 3.0
 IN_TOUCH_S = 4.0
 """All hosts are in touch that heard of each other so lately: it takes two of what all say every second."""
 STOOD_STILL_S = 2.5
 """A worker whose loop did not turn for so long does not know what other hosts did meanwhile."""
-ASKED_AT_MOST = 10
+MAX_ASKED = 10
 """Times in a row, as one may be frozen whom all wait for."""
 LATELY_S = 3.0
 SILENT_S = 10.0
@@ -255,7 +255,7 @@ class Rates:
             await asyncio.sleep(pause_s)
             self._confirm()
             asked = asked + 1 if asks and self._confirming.waits else 0
-            if 0 < asked < ASKED_AT_MOST:
+            if 0 < asked < MAX_ASKED:
                 self.hurry()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(EVERY_S - pause_s):
@@ -315,8 +315,8 @@ Counted = Mapping[str, tuple[int, int]]
 def _parts(counts: Counted, holdings: Mapping[str, Holding]) -> Iterator[tuple[Counted, Mapping[str, Holding]]]:
     """Both, in messages that are not too long: one at least."""
     names = [*((name, True) for name in counts), *((name, False) for name in holdings)]
-    for start in range(0, max(1, len(names)), MOST_NAMES):
-        some = names[start : start + MOST_NAMES]
+    for start in range(0, max(1, len(names)), MAX_NAMES):
+        some = names[start : start + MAX_NAMES]
         yield (
             {name: counts[name] for name, is_count in some if is_count},
             {name: holdings[name] for name, is_count in some if not is_count},

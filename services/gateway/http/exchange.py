@@ -43,7 +43,7 @@ NO_CONTENT = 204
 SERVED_BY = b"x-llmgw-model"
 COMMENT = b": keep-alive\n\n"
 
-MOST_WARNINGS = 16
+MAX_WARNINGS = 16
 WARNING_CHARACTERS = 300
 
 _numbers = random.Random(random.SystemRandom().getrandbits(128))
@@ -213,7 +213,7 @@ class Call:
 
     def warn(self, warnings: Iterable[str]) -> None:
         """Tell the client what of its request had no effect."""
-        for warning in list(warnings)[:MOST_WARNINGS]:
+        for warning in list(warnings)[:MAX_WARNINGS]:
             # A field's name is in it, and that is the client's own: only what a header may hold goes in.
             text = "".join(c if " " <= c <= "~" else "?" for c in " ".join(warning.split())[:WARNING_CHARACTERS])
             self.headers.append((b"x-llmgw-warning", text.encode("ascii")))

@@ -17,9 +17,9 @@ from .metering import Meter, Question
 
 WITHIN_S = 1.0
 """For all of it; after that a guess has to do."""
-MOST_AT_ONCE = 64
+MAX_AT_ONCE = 64
 """When very many leave together, engines have better things to do."""
-MOST_SUSPECTS = 8
+MAX_SUSPECTS = 8
 
 
 class Recount:
@@ -30,7 +30,7 @@ class Recount:
     async def prompt_of(self, meter: Meter) -> None:
         """Tell ``meter`` the length of its prompt, where it needs to know it and an engine can count it."""
         question = meter.unanswered
-        if question is None or self._counting >= MOST_AT_ONCE:
+        if question is None or self._counting >= MAX_AT_ONCE:
             return
         self._counting += 1
         try:
@@ -61,7 +61,7 @@ class Recount:
         Engines say that one is too long, not which.
         """
         try:
-            suspects = tokenize.suspects(question.body, context)[:MOST_SUSPECTS]
+            suspects = tokenize.suspects(question.body, context)[:MAX_SUSPECTS]
             async with asyncio.timeout(WITHIN_S):
                 for index, one in suspects:
                     tokens: int | None = one if isinstance(one, int) else None

@@ -16,7 +16,7 @@ import re2
 
 from .text import Text
 
-MOST_DEEP = 5
+MAX_DEPTH = 5
 """Spellings inside spellings that are undone. A tool's result in the arguments of another one is three."""
 STEPS_BETWEEN_LOOKS = 1024
 """Pieces between two looks at whether time is left."""
@@ -153,7 +153,7 @@ def decodings(text: Text, keep_going: Callable[[], bool]) -> list[Decoding]:
     while left:
         decoding, depth = left.pop()
         found.append(decoding)
-        if depth == MOST_DEEP:
+        if depth == MAX_DEPTH:
             continue
         if (inner := _enclosed(decoding, seen, keep_going)) is not None:
             left.append((inner, depth + 1))

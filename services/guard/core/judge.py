@@ -14,9 +14,9 @@ from .policies import Policy, Rule
 from .search import search
 from .text import Text
 
-MOST_CHARACTERS = 2_000_000
+MAX_CHARACTERS = 2_000_000
 """Of all segments of a check together: about four 128 k contexts. More is not looked at, and said so."""
-MOST_EDITS = 10_000
+MAX_EDITS = 10_000
 """A verdict stays well under the bus's largest message."""
 
 
@@ -57,12 +57,12 @@ def judge(check: Check, policies: Mapping[str, Policy], keep_going: Callable[[],
     problem = f"no policy is named {', '.join(unknown)}" if unknown else None
     try:
         size = sum(len(segment.text) for segment in check.segments)
-        if size > MOST_CHARACTERS:
-            raise Unjudged(f"the text has {size} characters, {MOST_CHARACTERS} at most are judged")
+        if size > MAX_CHARACTERS:
+            raise Unjudged(f"the text has {size} characters, {MAX_CHARACTERS} at most are judged")
         for segment in check.segments:
             _look(segment, applied, tallies, redactions, keep_going)
-        if sum(len(matches) for _, matches in redactions.values()) > MOST_EDITS:
-            raise Unjudged(f"there is more to redact than {MOST_EDITS} places")
+        if sum(len(matches) for _, matches in redactions.values()) > MAX_EDITS:
+            raise Unjudged(f"there is more to redact than {MAX_EDITS} places")
     except OutOfTime:
         problem = "the time for judging ran out"
     except Unjudged as why:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from .decodings import MOST_DEEP, unescaped
+from .decodings import MAX_DEPTH, unescaped
 from .text import Text
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[-0-9a-zA-Z.+]+', re.DOTALL)
@@ -56,7 +56,7 @@ def keep_json(data: bytes, edits: list[Edit], depth: int = 0) -> list[Edit]:
 
 
 def _in_string(data: bytes, edits: list[Edit], depth: int) -> list[Edit]:
-    if b"\\" not in data or depth == MOST_DEEP:
+    if b"\\" not in data or depth == MAX_DEPTH:
         return edits
     meant = unescaped(Text.of(data))
     if meant.source is None or not _is_json(meant.text.data):

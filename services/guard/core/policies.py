@@ -14,7 +14,7 @@ from libs.events.refusal import Refused
 from .detect import Detector, cards, denied, emails, secrets
 
 NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}\Z")
-MOST_DENY_RULES = 100
+MAX_DENY_RULES = 100
 LONGEST_PATTERN = 1_000
 """Characters of a pattern. An operator who needs more has several rules."""
 LARGEST_PROGRAM = 5_000
@@ -61,10 +61,10 @@ def compile_policy(spec: PolicySpec) -> Policy:
         rules.append(Rule("secrets", secrets, spec.input.secrets.action, None))
     for kind, action in spec.input.pii.items():
         rules.append(Rule(f"pii.{kind}", emails if kind == "email" else cards, action, f"pii.{kind}"))
-    if len(spec.input.deny) > MOST_DENY_RULES:
-        wrong("input.deny", f"{len(spec.input.deny)} rules, {MOST_DENY_RULES} at most: join patterns with '|'")
+    if len(spec.input.deny) > MAX_DENY_RULES:
+        wrong("input.deny", f"{len(spec.input.deny)} rules, {MAX_DENY_RULES} at most: join patterns with '|'")
     names: set[str] = set()
-    for index, deny in enumerate(spec.input.deny[:MOST_DENY_RULES]):
+    for index, deny in enumerate(spec.input.deny[:MAX_DENY_RULES]):
         path = f"input.deny[{index}]"
         if not NAME.match(deny.name):
             wrong(f"{path}.name", f"{deny.name!r} is not a name: lower-case letters, digits, '.', '_', '-', 63 at most")

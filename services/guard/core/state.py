@@ -25,7 +25,7 @@ from libs.events.tenancy import (
 
 from .policies import compile_policy
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 """Places of the tenancy tree a refusal names one by one."""
 
 
@@ -88,9 +88,9 @@ def decide(state: State, command: Command, command_id: str, now: datetime) -> Ev
                 raise Refused.one("policy", f"there is no policy named {name!r}; there is: {known}")
             places = sorted(place for place, policies in state.attached.items() if name in policies)
             if places:
-                more = f" and {len(places) - MOST_NAMED} more" if len(places) > MOST_NAMED else ""
+                more = f" and {len(places) - MAX_NAMED} more" if len(places) > MAX_NAMED else ""
                 raise Refused.one(
-                    "policy", f"{name!r} applies to {', '.join(places[:MOST_NAMED])}{more}: take it off there first"
+                    "policy", f"{name!r} applies to {', '.join(places[:MAX_NAMED])}{more}: take it off there first"
                 )
             return PolicyRemoved(at=now, policy=name)
         case _:

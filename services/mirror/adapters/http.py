@@ -37,9 +37,9 @@ from .store import Store
 
 log = logging.getLogger("llmgw.mirror")
 
-MOST_CONNECTIONS = 256
+MAX_CONNECTIONS = 256
 """A node fetches four files at once: enough for sixty nodes starting together. Others are asked to wait."""
-MOST_AT_ONCE_BYTES = 1 << 30
+MAX_AT_ONCE_BYTES = 1 << 30
 """Linux sends 2 GiB at most in one call."""
 IDLE_S = 60
 """A connection that asks for nothing, or takes nothing, for so long is closed."""
@@ -63,7 +63,7 @@ class FileServer:
         port: int,
         store: Store,
         served: Callable[[], ServedFiles],
-        most: int = MOST_CONNECTIONS,
+        most: int = MAX_CONNECTIONS,
         damaged: Callable[[WeightFile], None] = lambda file: None,
     ) -> None:
         """Listen. ``damaged`` is told of a file that somebody doubted and that is not what it should be any more, from
@@ -246,7 +246,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         at, end = asked.start, asked.start + asked.length
         while at < end:
-            sent = os.sendfile(self.connection.fileno(), content.fileno(), at, min(end - at, MOST_AT_ONCE_BYTES))
+            sent = os.sendfile(self.connection.fileno(), content.fileno(), at, min(end - at, MAX_AT_ONCE_BYTES))
             if sent == 0:
                 # The length was promised: only cutting the connection tells the reader that it is not all.
                 log.error("a file in the store is shorter than its manifest says: %s", etag)

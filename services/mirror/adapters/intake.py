@@ -18,7 +18,7 @@ from libs.events.refusal import Refused
 from libs.fit import Unreadable, headers
 from libs.runtime.hub_cache import reach
 from services.mirror.core import model_files
-from services.mirror.core.manifest import MOST_FILES, in_order
+from services.mirror.core.manifest import MAX_FILES, in_order
 from services.mirror.core.source import (
     PackageSource,
     Source,
@@ -34,7 +34,7 @@ from .store import Store, WrongSum
 log = logging.getLogger("llmgw.mirror")
 
 REPORT_EVERY_S = 5.0
-MOST_HEADER_BYTES = 256 << 20
+MAX_HEADER_BYTES = 256 << 20
 """No header in use takes a tenth of it."""
 MARGIN_BYTES = 256 * 1024 * 1024
 """Left free on the disk after an import."""
@@ -105,8 +105,8 @@ class Intake:
         return self._copy_all(found, name)
 
     def _copy_all(self, found: list[Found], name: str) -> Imported:
-        if len(found) > MOST_FILES:
-            raise Refused.one("source", f"{len(found)} files, {MOST_FILES} at most: import the folder of one model")
+        if len(found) > MAX_FILES:
+            raise Refused.one("source", f"{len(found)} files, {MAX_FILES} at most: import the folder of one model")
         total = sum(file.size_bytes for file in found)
         free = self._store.free_bytes() - MARGIN_BYTES
         if total > free:
@@ -235,8 +235,8 @@ class _Opened:
         return []
 
     def head(self, name: str, size: int) -> bytes:
-        if size > MOST_HEADER_BYTES:
-            raise Unreadable(f"{name} states a header of more than {MOST_HEADER_BYTES >> 20} MiB: it is no model")
+        if size > MAX_HEADER_BYTES:
+            raise Unreadable(f"{name} states a header of more than {MAX_HEADER_BYTES >> 20} MiB: it is no model")
         return os.pread(self._source.fileno(), size, 0)
 
 

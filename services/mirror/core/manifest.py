@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from libs.events.library import WeightFile
 
-MOST_FILES = 2_000
+MAX_FILES = 2_000
 """Of a version: its event, its library entry and every node's orders list them."""
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from .manifest import MOST_FILES
+from .manifest import MAX_FILES
 
 _PART = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<kind>\.gguf|\.safetensors)$")
 NAMED = 8
@@ -16,7 +16,7 @@ NAMED = 8
 def parts_of(path: str) -> list[str]:
     """The paths of all parts of a model of which ``path`` is one; itself where it is no part."""
     part = _PART.match(path)
-    if part is None or not 1 <= int(part["count"]) <= MOST_FILES:
+    if part is None or not 1 <= int(part["count"]) <= MAX_FILES:
         return [path]
     numbers = range(1, int(part["count"]) + 1)
     return [f"{part['stem']}-{number:05}-of-{part['count']}{part['kind']}" for number in numbers]

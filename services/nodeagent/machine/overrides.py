@@ -34,7 +34,7 @@ _BOUNDS: dict[str, tuple[float, float, str]] = {
 }
 """Least and most of what an operator may change it to, and why."""
 
-_MOST_BYTES = 16 * 1024
+_MAX_BYTES = 16 * 1024
 """Of all changed settings together: they are part of what the machine says of itself."""
 
 _FIELDS = {field.name: field for field in msgspec.structs.fields(NodeAgentSettings)}
@@ -80,8 +80,8 @@ class Changes:
                 _value(name, text)
         merged = {name: text for name, text in (self.kept | dict(changes)).items() if text}
         content = msgspec.json.encode(merged)
-        if len(content) > _MOST_BYTES:
-            raise NotChanged(f"with this the changed settings take {len(content)} bytes; at most {_MOST_BYTES}")
+        if len(content) > _MAX_BYTES:
+            raise NotChanged(f"with this the changed settings take {len(content)} bytes; at most {_MAX_BYTES}")
         durable.write(self._path, content)
         self.kept = merged
 

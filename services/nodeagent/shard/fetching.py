@@ -35,7 +35,7 @@ Used = Mapping[str, tuple[WeightsWanted, ...]]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_MOST_DOWNLOADS = 4
+_MAX_DOWNLOADS = 4
 """More at once do not make a disk or a network faster."""
 
 _ROUNDS_WITHOUT = 3
@@ -100,7 +100,7 @@ class Fetching:
         """Held while a hub is asked which files a commit has: its answer is kept for whoever asks next."""
         self._jobs: dict[str, _Job] = {}
         self._under_way: dict[str, tuple[WeightsWanted, int]] = {}
-        self._threads = ThreadPoolExecutor(_MOST_DOWNLOADS, thread_name_prefix="fetch")
+        self._threads = ThreadPoolExecutor(_MAX_DOWNLOADS, thread_name_prefix="fetch")
         self._doubts: set[asyncio.Task[None]] = set()
         """Mirrors being told that what came from them was damaged."""
         self._quiet = asyncio.Event()

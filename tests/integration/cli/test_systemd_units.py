@@ -16,7 +16,7 @@ from services.entry import SERVICES, settings_type
 
 UNITS = Path(__file__).parents[3] / "deploy" / "systemd"
 SERVICE_UNITS = sorted(UNITS.glob("*.service"))
-MOST_EXPOSED = 3.0
+MAX_EXPOSED = 3.0
 """Of `systemd-analyze security`, 0 to 10, for all but the node agent, which needs its machine."""
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
@@ -103,4 +103,4 @@ def test_a_service_is_hardened(installed: Path, unit: Path) -> None:
     )
 
     (exposure,) = re.findall(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
-    assert float(exposure) <= MOST_EXPOSED, done.stdout
+    assert float(exposure) <= MAX_EXPOSED, done.stdout

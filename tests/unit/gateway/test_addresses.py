@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.gateway.core.http.addresses import networks, origin
-from services.gateway.core.http.throttle import MOST_ADDRESSES, Throttle
+from services.gateway.core.http.throttle import MAX_ADDRESSES, Throttle
 
 PROXIES = networks(["10.0.0.0/8", "fd00::1"])
 
@@ -53,6 +53,6 @@ def test_tries_run_out_and_come_back() -> None:
 
 def test_memory_is_bounded() -> None:
     throttle = Throttle(1)
-    for n in range(2 * MOST_ADDRESSES):
+    for n in range(2 * MAX_ADDRESSES):
         throttle.tried(f"a{n}", float(n))
-    assert len(throttle._left) == MOST_ADDRESSES
+    assert len(throttle._left) == MAX_ADDRESSES

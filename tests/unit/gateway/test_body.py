@@ -15,8 +15,8 @@ from services.gateway.admission.checks import fits
 from services.gateway.core.admission.estimate import answers_in, longest
 from services.gateway.core.errors import Fault
 from services.gateway.core.request.body import (
-    MOST_CHARACTERS,
-    MOST_SEGMENTS,
+    MAX_CHARACTERS,
+    MAX_SEGMENTS,
     asking_usage,
     edited,
     read,
@@ -235,7 +235,7 @@ def test_a_long_name_above_very_many_values_takes_no_more_memory_than_may_be_loo
     numbers = readable(json.dumps({name: [1] * 200_000}).encode()).segments()
     assert [segment.path for segment in numbers] == [f"#/{name}"]
     texts = readable(json.dumps({name: ["x@y.z"] * 1000}).encode()).segments()
-    assert MOST_CHARACTERS < sum(len(segment.path + segment.text) for segment in texts) < MOST_CHARACTERS + 2_000_000
+    assert MAX_CHARACTERS < sum(len(segment.path + segment.text) for segment in texts) < MAX_CHARACTERS + 2_000_000
     assert not fits(texts), "what is left out is not let through unread"
 
 
@@ -279,7 +279,7 @@ def test_the_engine_gets_what_was_judged_where_a_name_stands_twice() -> None:
 
 def test_of_a_body_in_many_pieces_only_so_many_are_found() -> None:
     body = b'{"prompt":[%s"a"]}' % (b'"a",' * 100_000)
-    assert len(readable(body).segments()) == MOST_SEGMENTS + 1
+    assert len(readable(body).segments()) == MAX_SEGMENTS + 1
 
 
 def test_prompts_of_every_form() -> None:

@@ -12,7 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from libs.events.budget import LevelBudget
 from libs.events.usage import GatewayChanges, GatewayHoldings, Holding
 from services.gateway.core.admission.budgets import (
-    MOST_SETTLED,
+    MAX_SETTLED,
     Reservation,
     Short,
     Spending,
@@ -347,20 +347,20 @@ def test_another_stream_begins_anew() -> None:
 def test_a_ledger_that_is_away_for_long_takes_no_more_memory_and_loses_nothing() -> None:
     one = worker()
     wide = LevelBudget(account="k-1", amount_micros=10**9, period="total")
-    for number in range(10 * MOST_SETTLED):
+    for number in range(10 * MAX_SETTLED):
         one.spending.settle(taken(one, 9, wide), 3, number + 1, NOON)
         one.marks.add(number + 1, number + 1)
     line = one.spending._lines["k-1"]["total"]
-    assert len(line._settled or ()) <= 2 * MOST_SETTLED
-    assert one.used() == 30 * MOST_SETTLED
-    half = 5 * MOST_SETTLED
+    assert len(line._settled or ()) <= 2 * MAX_SETTLED
+    assert one.used() == 30 * MAX_SETTLED
+    half = 5 * MAX_SETTLED
     one.spending.counted("k-1", half, {"total": 3 * half})
-    assert 0 <= one.used() - 30 * MOST_SETTLED <= 3 * MOST_SETTLED / 10
+    assert 0 <= one.used() - 30 * MAX_SETTLED <= 3 * MAX_SETTLED / 10
     one.spending.counted("k-1", 2 * half, {"total": 6 * half})
-    assert one.used() == 30 * MOST_SETTLED
+    assert one.used() == 30 * MAX_SETTLED
 
 
-AMOUNT, MOST = 400, 50
+AMOUNT, MAX_REQUEST = 400, 50
 WIDE = LevelBudget(account="k-1", amount_micros=AMOUNT, period="total")
 HOSTS = {"gw-1": "one", "gw-2": "one", "gw-3": "two", "gw-4": "three"}
 names = st.sampled_from(sorted(HOSTS))
@@ -410,7 +410,7 @@ class Cluster(RuleBasedStateMachine):
             if one.name not in self.still:
                 one.confirm(self.now)
 
-    @rule(target=requests, name=names, micros=st.integers(1, MOST))
+    @rule(target=requests, name=names, micros=st.integers(1, MAX_REQUEST))
     def reserve(self, name: str, micros: int) -> Request | None:
         return self.asked(name, micros)
 
@@ -419,7 +419,7 @@ class Cluster(RuleBasedStateMachine):
         if request is not None and request[0] not in self.still and request[1] == self.workers[request[0]].life:
             self.answered(request, part)
 
-    @rule(name=names, micros=st.integers(20, MOST), part=st.integers(1, 100))
+    @rule(name=names, micros=st.integers(20, MAX_REQUEST), part=st.integers(1, 100))
     def use_up(self, name: str, micros: int, part: int) -> None:
         """As much as it is let."""
         while (request := self.asked(name, micros)) is not None:
@@ -506,7 +506,7 @@ class Cluster(RuleBasedStateMachine):
 
     @invariant()
     def a_budget_is_overspent_by_a_request_of_every_other_host_at_most(self) -> None:
-        assert sum(map(sum, self.spool.values())) + sum(self.open.values()) <= AMOUNT + 2 * MOST
+        assert sum(map(sum, self.spool.values())) + sum(self.open.values()) <= AMOUNT + 2 * MAX_REQUEST
 
     @invariant()
     def a_worker_misses_nothing_of_its_host(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from libs.events.policy import Segment
 from services.gateway.admission.checks import MAX_BYTES, MAX_CHARACTERS, fits
-from services.gateway.core.request.body import MOST_SEGMENTS
+from services.gateway.core.request.body import MAX_SEGMENTS
 
 
 def of(*texts: str) -> tuple[Segment, ...]:
@@ -22,8 +22,8 @@ def of(*texts: str) -> tuple[Segment, ...]:
         (of("a" * MAX_CHARACTERS, "a"), False),
         (of("🙂" * 1_950_000), True),
         (of("\x1f" * 1_500_000), False),
-        (of(*["a"] * MOST_SEGMENTS), True),
-        (of(*["a"] * (MOST_SEGMENTS + 1)), False),
+        (of(*["a"] * MAX_SEGMENTS), True),
+        (of(*["a"] * (MAX_SEGMENTS + 1)), False),
         ((Segment(path="/" + "p" * MAX_BYTES, text="a"),), False),
     ],
 )

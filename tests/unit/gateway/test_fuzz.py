@@ -42,7 +42,7 @@ def read(path: str, data: bytes) -> None:
         asked = readers.read(sent, kind.content, spoken is not None)
         readable = readers.readable(sent)
         readable.edit(())
-        assert len(readable.segments()) <= readers.MOST_SEGMENTS + 1
+        assert len(readable.segments()) <= readers.MAX_SEGMENTS + 1
         if asked.stream:
             sent = readers.edited(sent, {"stream_options": readers.asking_usage(asked, sent)})
         readers.edited(sent, {"model": b'"other"'})

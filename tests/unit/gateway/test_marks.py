@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from services.gateway.core.usage.spool_marks import MOST, Marks
+from services.gateway.core.usage.spool_marks import MAX_MARKS, Marks
 
 
 def test_a_stretch_counts_when_the_ledger_is_complete_up_to_its_message() -> None:
@@ -27,11 +27,11 @@ def test_a_stretch_sent_again_that_the_stream_knows_by_an_older_sequence() -> No
 
 def test_what_is_joined_counts_no_earlier_than_it_should() -> None:
     chance, marks, exact, end, sequence = Random(5), Marks(), [], 0, 0
-    for _ in range(3 * MOST):
+    for _ in range(3 * MAX_MARKS):
         end, sequence = end + chance.randint(1, 9), sequence + chance.randint(1, 3)
         marks.add(end, sequence)
         exact.append((end, sequence))
-    assert len(list(marks)) <= MOST
+    assert len(list(marks)) <= MAX_MARKS
     for at, sequence in exact[::50]:
         assert marks.position(sequence) <= at
         assert marks.sequence(at) >= sequence

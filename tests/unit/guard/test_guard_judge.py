@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from libs.events.policy import Check, DenyRule, InputRules, PolicySpec, SecretsRule, Segment, Verdict
 from services.guard.core.detect import Match
-from services.guard.core.judge import MOST_CHARACTERS, MOST_EDITS, judge, merge
+from services.guard.core.judge import MAX_CHARACTERS, MAX_EDITS, judge, merge
 from services.guard.core.policies import Policy, compile_policy
 
 AWS_KEY = "AKIA" + "IOSFODNN7EXAMPLE"
@@ -128,7 +128,7 @@ def test_what_observes_does_not_redact_for_what_enforces() -> None:
 @pytest.mark.parametrize(("fail", "allow"), [("open", True), ("closed", False)])
 def test_a_text_too_long_to_judge_fails_as_its_policy_says(fail: str, allow: bool) -> None:
     spec = PolicySpec(name="p", mode="enforce", fail=fail, input=InputRules(secrets=SecretsRule()))  # type: ignore[arg-type]
-    verdict = judge(check("x" * (MOST_CHARACTERS + 1)), policies(spec))
+    verdict = judge(check("x" * (MAX_CHARACTERS + 1)), policies(spec))
     assert verdict.allow is allow
     assert "characters" in (verdict.problem or "")
 
@@ -153,7 +153,7 @@ def test_time_running_out_is_a_problem_and_a_block_found_before_stands() -> None
 
 
 def test_more_to_redact_than_a_verdict_carries_is_a_problem() -> None:
-    verdict = judge(check("a@b.io " * (MOST_EDITS + 1)), policies(REDACT))
+    verdict = judge(check("a@b.io " * (MAX_EDITS + 1)), policies(REDACT))
     assert not verdict.allow
     assert verdict.edits == ()
     assert "more to redact" in (verdict.problem or "")

@@ -170,7 +170,7 @@ def test_following_output_gives_each_line_once(tmp_path: Path) -> None:
 
 def test_a_huge_output_is_cut_while_the_engine_goes_on_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "_ROTATE_BYTES", 1000)
-    monkeypatch.setattr(output, "_MOST_BYTES", 100)
+    monkeypatch.setattr(output, "_MAX_BYTES", 100)
     path = tmp_path / "output.log"
     with path.open("a") as engine:
         for n in range(300):

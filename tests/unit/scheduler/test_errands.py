@@ -12,7 +12,7 @@ from libs.events.machine import MachineErrandEnded
 from libs.events.node import Errand, NodeErrandGiven
 from libs.events.replica import ReplicaFailed, ReplicaReady
 from libs.events.shard import ShardFailed, ShardStarting
-from services.scheduler.core.state.operations import MOST, MOST_BYTES, open_errands
+from services.scheduler.core.state.operations import MAX_BYTES, MOST, open_errands
 from services.scheduler.core.state.state import ERRANDS
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
@@ -147,8 +147,8 @@ def test_a_state_with_an_open_errand_has_a_hash(world: World) -> None:
 
 
 def test_an_errand_that_would_fill_what_the_machine_reads_is_refused(world: World) -> None:
-    refused = world.refused(asked(kind="change_settings", settings={"labels": "x" * MOST_BYTES}))
-    assert f"{MOST_BYTES} at most" in refused["errand"]
+    refused = world.refused(asked(kind="change_settings", settings={"labels": "x" * MAX_BYTES}))
+    assert f"{MAX_BYTES} at most" in refused["errand"]
     assert open_on(world) == []
 
 

@@ -50,7 +50,7 @@ from .shared_table import (
     digest,
 )
 
-MOST_SETTLED = 512
+MAX_SETTLED = 512
 """Costs kept apart for an account and period. While the ledger is away for long, those that lie close in the spool
 are joined: they then leave together, when it has the last of them."""
 NEAR = 0.2
@@ -427,7 +427,7 @@ class _Line:
         self.settled_micros += micros
         self.last = max(self.last, position)
         self._append(self._settled, position, micros)
-        while len(self._settled) > 2 * MOST_SETTLED:
+        while len(self._settled) > 2 * MAX_SETTLED:
             self._grain *= 2
             apart, self._settled = self._settled, []
             for at in range(0, len(apart), 2):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MOST_ADDRESSES = 10_000
+MAX_ADDRESSES = 10_000
 """The one not seen for longest is forgotten: somebody with more addresses than that is not held up by this."""
 
 
@@ -23,6 +23,6 @@ class Throttle:
         left = min(self._per_minute, left + (now - at) * per_s)
         over = left < 1
         self._left[address] = (left if over else left - 1, now)
-        if len(self._left) > MOST_ADDRESSES:
+        if len(self._left) > MAX_ADDRESSES:
             del self._left[next(iter(self._left))]
         return (1 - left) / per_s if over else None

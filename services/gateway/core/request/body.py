@@ -217,8 +217,8 @@ NAMES = WORDS | frozenset(
     }
 )
 """Names the protocol or JSON Schema gives to fields."""
-MOST_SEGMENTS = 20_000
-MOST_CHARACTERS = 8 * 1024 * 1024
+MAX_SEGMENTS = 20_000
+MAX_CHARACTERS = 8 * 1024 * 1024
 """In texts and their paths: more than one check may have. A path can be as long as the body, for every text in it."""
 DIGITS = 7
 """Numbers with fewer are nobody's."""
@@ -249,16 +249,16 @@ class Readable(msgspec.Struct):
         return "tokens" if self.fields.get("tokens") else None
 
     def segments(self) -> tuple[Segment, ...]:
-        """Every piece of text the model may read, with the JSON pointer to it; of more than ``MOST_SEGMENTS`` or
-        ``MOST_CHARACTERS``, so many that they are more than those. The name of a field has the path ``#/NAME``,
+        """Every piece of text the model may read, with the JSON pointer to it; of more than ``MAX_SEGMENTS`` or
+        ``MAX_CHARACTERS``, so many that they are more than those. The name of a field has the path ``#/NAME``,
         wherever and however often it stands.
         """
         found = []
-        left = MOST_CHARACTERS
+        left = MAX_CHARACTERS
         for segment in _texts(self.fields):
             found.append(segment)
             left -= len(segment.path) + len(segment.text)
-            if left < 0 or len(found) > MOST_SEGMENTS:
+            if left < 0 or len(found) > MAX_SEGMENTS:
                 break
         return tuple(found)
 

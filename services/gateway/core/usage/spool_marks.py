@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
-MOST = 4096
+MAX_MARKS = 4096
 """Stretches kept apart. Where the ledger is away for longer than that, the oldest are joined: they count as taken in
 when the last of them is."""
 
@@ -30,9 +30,9 @@ class Marks:
         # A stretch sent again may be told the sequence it had the first time.
         self._ends.append(end)
         self._sequences.append(max(sequence, self._sequences[-1] if self._sequences else 0))
-        if len(self._ends) > MOST:
+        if len(self._ends) > MAX_MARKS:
             # Every second of the older half: the remaining ones stand for both.
-            del self._ends[: MOST // 2 : 2], self._sequences[: MOST // 2 : 2]
+            del self._ends[: MAX_MARKS // 2 : 2], self._sequences[: MAX_MARKS // 2 : 2]
 
     @property
     def end(self) -> int:

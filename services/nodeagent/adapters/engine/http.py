@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-_MOST_BYTES = 4 * 1024 * 1024
+_MAX_BYTES = 4 * 1024 * 1024
 """No page the agent reads is longer; what is belongs to something else."""
 
 
@@ -30,8 +30,8 @@ class _Reader:
 
     def on_body(self, part: bytes) -> None:
         self.body += part
-        if len(self.body) > _MOST_BYTES:
-            raise Unreachable(f"the answer is longer than {_MOST_BYTES} bytes")
+        if len(self.body) > _MAX_BYTES:
+            raise Unreachable(f"the answer is longer than {_MAX_BYTES} bytes")
 
     def on_message_complete(self) -> None:
         self.complete = self.parser.get_status_code() >= 200  # 1xx come before the answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_MOST_BYTES = 256 * 1024
+_MAX_BYTES = 256 * 1024
 """Read from the end of a file at most, for one answer."""
 
 _ROTATE_BYTES = 64 * 1024 * 1024
@@ -25,7 +25,7 @@ def tail(path: Path, count: int, after: int) -> tuple[list[str], int]:
         with path.open("rb") as opened:
             size = os.fstat(opened.fileno()).st_size
             start = after if after <= size else 0
-            start = max(start, size - _MOST_BYTES)
+            start = max(start, size - _MAX_BYTES)
             opened.seek(start)
             content = opened.read(size - start)
     except OSError:
@@ -45,7 +45,7 @@ def trim(path: Path) -> None:
         if path.stat().st_size < _ROTATE_BYTES:
             return
         with path.open("rb+") as opened:
-            opened.seek(-_MOST_BYTES, os.SEEK_END)
+            opened.seek(-_MAX_BYTES, os.SEEK_END)
             path.with_suffix(".1.log").write_bytes(opened.read())
             opened.truncate(0)
     except OSError:
@@ -69,8 +69,8 @@ class Printed:
                 if size == self._read:
                     return self._moves
                 start = self._read if self._read < size else 0
-                opened.seek(max(start, size - _MOST_BYTES))
-                content = opened.read(_MOST_BYTES)
+                opened.seek(max(start, size - _MAX_BYTES))
+                content = opened.read(_MAX_BYTES)
         except OSError:
             return self._moves
         self._read = size

@@ -13,7 +13,7 @@ _PATIENCE_S = 2.0
 _LEFT_ALONE_S = 300.0
 """Most machines run none; one that did not answer is asked again after so long."""
 
-_MOST_BYTES = 4 * 1024 * 1024
+_MAX_BYTES = 4 * 1024 * 1024
 
 
 class Exporter:
@@ -29,7 +29,7 @@ class Exporter:
             return {}
         try:
             with urllib.request.urlopen(self._url, timeout=_PATIENCE_S) as answer:
-                page = answer.read(_MOST_BYTES).decode(errors="replace")
+                page = answer.read(_MAX_BYTES).decode(errors="replace")
         except (OSError, ValueError, OverflowError, http.client.HTTPException):  # what answers there may be anything
             self._after = time.monotonic() + _LEFT_ALONE_S
             return {}

@@ -26,7 +26,7 @@ _SLOW_S = 10.0
 
 _WEAR_S = 60.0
 _FOREIGN_SHOWN = 4
-_MOST_LINKS = 18
+_MAX_LINKS = 18
 
 
 class Xids(msgspec.Struct, frozen=True):
@@ -204,7 +204,7 @@ def _wear(nvml: Any, handle: Handle) -> GpuWear:
         found = asked(nvml, "nvmlDeviceGetRetiredPages", card, cause)
         return len(found) if found is not None else None
 
-    links = [link for link in range(_MOST_LINKS) if asked(nvml, "nvmlDeviceGetNvLinkState", card, link)]
+    links = [link for link in range(_MAX_LINKS) if asked(nvml, "nvmlDeviceGetNvLinkState", card, link)]
 
     def errors(counter: int) -> int | None:
         counts = [asked(nvml, "nvmlDeviceGetNvLinkErrorCounter", card, link, counter) for link in links]

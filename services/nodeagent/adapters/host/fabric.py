@@ -22,7 +22,7 @@ ROOT = "/sys/class/infiniband"
 _MANAGERS_S = 60.0
 _TOOL_S = 5.0
 _SCAN_S = 120.0
-_MOST_GIDS = 64
+_MAX_GIDS = 64
 _KEPT_S = 3600.0
 """How long a list of managers is believed while the manager in charge is one of them and the list is not told."""
 
@@ -96,7 +96,7 @@ class Ports:
     def _roce(self, port: FabricPort, folder: str) -> FabricPort:
         if port.state != "active":
             return msgspec.structs.replace(port, network_unknown=f"the port is {port.state}")
-        for index in range(_MOST_GIDS):
+        for index in range(_MAX_GIDS):
             kind = self._here.text(f"{folder}/gid_attrs/types/{index}")
             address = fabric.roce_address(self._here.text(f"{folder}/gids/{index}") or "")
             if kind is None or "v2" not in kind.lower() or address is None:

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-_MOST_BYTES = 8 * 1024 * 1024
+_MAX_BYTES = 8 * 1024 * 1024
 
-_MOST_LINES = 1000
+_MAX_LINES = 1000
 """Of the kernel's log at once; the rest is read the next time."""
 
 
@@ -78,7 +78,7 @@ class ThisMachine:
     def text(self, path: str) -> str | None:
         try:
             with Path(path).open("rb") as opened:
-                return opened.read(_MOST_BYTES).decode(errors="replace").strip()
+                return opened.read(_MAX_BYTES).decode(errors="replace").strip()
         except OSError:
             return None
 
@@ -117,7 +117,7 @@ class ThisMachine:
             except OSError:
                 self._kernel_log = -1  # not root, or a container: what cannot be read is not measured
         lines: list[str] = []
-        while self._kernel_log >= 0 and len(lines) < _MOST_LINES:
+        while self._kernel_log >= 0 and len(lines) < _MAX_LINES:
             try:
                 record = os.read(self._kernel_log, 8192)
             except BrokenPipeError:

@@ -15,7 +15,7 @@ from .host_access import Surroundings
 
 _CPUS = "/sys/devices/system/cpu"
 _LEAST_BYTES = 64 * 2**20
-_MOST_BYTES = 8 * 2**30
+_MAX_BYTES = 8 * 2**30
 """Eight times the caches of the largest machines with two sockets."""
 
 _PASSES = 3
@@ -43,7 +43,7 @@ def measure(here: Surroundings, cores: int) -> MemoryRate | None:
     """The best of a few passes over a buffer of eight times the caches; None when a quarter of the free memory is
     less than that. Takes every core for some tenths of a second."""
     wanted = max(_LEAST_BYTES, 8 * cache_bytes(here))
-    if wanted > min(psutil.virtual_memory().available // 4, _MOST_BYTES):
+    if wanted > min(psutil.virtual_memory().available // 4, _MAX_BYTES):
         return None
     libc = ctypes.CDLL(None, use_errno=False)
     libc.memchr.restype = ctypes.c_void_p

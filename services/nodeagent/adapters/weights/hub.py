@@ -30,11 +30,11 @@ from .download import (
 )
 from .store import Rejected
 
-_LISTING_MOST_BYTES = 64 * 2**20
-_SMALL_MOST_BYTES = 32 * 2**20
+_MAX_LISTING_BYTES = 64 * 2**20
+_MAX_SMALL_BYTES = 32 * 2**20
 """Of a file git itself keeps; the hub takes no larger ones."""
 
-_REDIRECTS_MOST = 5
+_MAX_REDIRECTS = 5
 _NAMED = 8
 
 _WITH_WEIGHTS = frozenset({".json", ".jinja", ".model", ".tiktoken"})
@@ -111,7 +111,7 @@ class Repository:
         content = self._read(
             f"{self._endpoint}/api/models/{source.repository}/revision/{source.commit}?blobs=true",
             "the list of its files",
-            _LISTING_MOST_BYTES,
+            _MAX_LISTING_BYTES,
         )
         try:
             revision = msgspec.json.decode(content, type=_Revision)
@@ -124,7 +124,7 @@ class Repository:
     def _file(self, one: _Listed, keep: Callable[[bytes], str]) -> WeightFile:
         if one.lfs is not None:
             return WeightFile(path=one.rfilename, size_bytes=one.lfs.size, sha256=one.lfs.sha256)
-        content = self._read(self._address(one.rfilename), one.rfilename, _SMALL_MOST_BYTES)
+        content = self._read(self._address(one.rfilename), one.rfilename, _MAX_SMALL_BYTES)
         found = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
         if found != one.blobId:
             raise Rejected(f"{one.rfilename} of {self} has git's SHA-1 {found} and should have {one.blobId}")
@@ -158,7 +158,7 @@ class Repository:
 
     def _get(self, url: str, headers: Mapping[str, str], what: str) -> Answer:
         """The answer at the end of the redirects."""
-        for _ in range(_REDIRECTS_MOST):
+        for _ in range(_MAX_REDIRECTS):
             try:
                 ours = _place(url) == _place(self._endpoint)
             except ValueError:

@@ -13,7 +13,7 @@ from services.nodeagent.core.shard.weights import named_pickle, pickled
 
 from .store import Rejected
 
-_FILES_MOST = 10_000
+_MAX_FILES = 10_000
 """More are no model's folder."""
 
 
@@ -58,8 +58,8 @@ def _names(root: Path) -> list[str]:
     found: list[str] = []
     for path in _below(root):
         found.append(str(path.relative_to(root)))
-        if len(found) > _FILES_MOST:
-            raise Rejected(f"{root} holds more than {_FILES_MOST} files: state the folder of one model")
+        if len(found) > _MAX_FILES:
+            raise Rejected(f"{root} holds more than {_MAX_FILES} files: state the folder of one model")
     return sorted(found)
 
 

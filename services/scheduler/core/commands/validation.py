@@ -38,10 +38,10 @@ ALIAS_RULE = "1 to 128 letters, digits, '.', '_', '-', ':' or single '/', beginn
 """Clients ask for a model by the name it has elsewhere: ``Qwen/Qwen3-8B``, ``llama3:8b``."""
 CAPABILITIES = frozenset({"chat", "completions", "embeddings", "rerank", "images", "vision", "tools", "reasoning"})
 
-CONTEXT_MOST = 16_777_216
-REPLICAS_MOST = 10_000
-PARALLEL_MOST = 4_096
-NODES_MOST = 64
+MAX_CONTEXT = 16_777_216
+MAX_REPLICAS = 10_000
+MAX_PARALLEL = 4_096
+MAX_NODES = 64
 STARTUP_LEAST_S, STARTUP_MOST_S = 10, 86_400
 
 
@@ -179,8 +179,8 @@ def _model(spec: ModelSpec) -> Iterator[Problem]:
         yield _problem("source", wrong)
     elif not of_library(spec.source):
         yield from _figures(spec, spec.source)
-    if not 1 <= spec.context_length <= CONTEXT_MOST:
-        yield _problem("context_length", f"{spec.context_length} tokens: state 1 to {CONTEXT_MOST}")
+    if not 1 <= spec.context_length <= MAX_CONTEXT:
+        yield _problem("context_length", f"{spec.context_length} tokens: state 1 to {MAX_CONTEXT}")
     if spec.max_output_tokens is not None and not 1 <= spec.max_output_tokens <= spec.context_length:
         yield _problem(
             "max_output_tokens",
@@ -213,11 +213,11 @@ def _nearest(capability: str) -> str:
 
 
 def scaling_problems(scaling: Scaling, prefix: str) -> Iterator[Problem]:
-    if not 0 <= scaling.min <= REPLICAS_MOST:
-        yield _problem(f"{prefix}min", f"{scaling.min} replicas: state 0 to {REPLICAS_MOST}")
-    if scaling.max is not None and not scaling.min <= scaling.max <= REPLICAS_MOST:
+    if not 0 <= scaling.min <= MAX_REPLICAS:
+        yield _problem(f"{prefix}min", f"{scaling.min} replicas: state 0 to {MAX_REPLICAS}")
+    if scaling.max is not None and not scaling.min <= scaling.max <= MAX_REPLICAS:
         yield _problem(
-            f"{prefix}max", f"{scaling.max} replicas with a minimum of {scaling.min}: state that to {REPLICAS_MOST}"
+            f"{prefix}max", f"{scaling.max} replicas with a minimum of {scaling.min}: state that to {MAX_REPLICAS}"
         )
     elif scaling.min == 0 and scaling.max and not scaling.on_demand:
         yield _problem(f"{prefix}min", "0 would never grow by itself: state 1, or on_demand: true")
@@ -286,8 +286,8 @@ def _hardware(profile: Profile) -> Iterator[tuple[str, str]]:
         yield "min_compute_capability", f"{profile.min_compute_capability!r} is not like 8.9"
     if profile.min_gpu_memory_mb is not None and profile.min_gpu_memory_mb < 1:
         yield "min_gpu_memory_mb", f"{profile.min_gpu_memory_mb} MB: state what each GPU needs"
-    if profile.replicas is not None and not 0 <= profile.replicas <= REPLICAS_MOST:
-        yield "replicas", f"{profile.replicas}: state 0 to {REPLICAS_MOST}"
+    if profile.replicas is not None and not 0 <= profile.replicas <= MAX_REPLICAS:
+        yield "replicas", f"{profile.replicas}: state 0 to {MAX_REPLICAS}"
     if profile.memory_mb is not None and profile.memory_mb < 1:
         yield "memory_mb", f"{profile.memory_mb} MB: state what the engine needs"
 
@@ -317,8 +317,8 @@ def _cores_least(profile: Profile) -> int:
 
 _RANGES: tuple[tuple[str, Callable[[Profile], int], int], ...] = (
     ("cores", _cores_least, 4_096),
-    ("parallel", lambda profile: 1, PARALLEL_MOST),
+    ("parallel", lambda profile: 1, MAX_PARALLEL),
     ("startup_timeout_s", lambda profile: STARTUP_LEAST_S, STARTUP_MOST_S),
-    ("nodes", lambda profile: 1, NODES_MOST),
+    ("nodes", lambda profile: 1, MAX_NODES),
     ("weight", lambda profile: 1, 1_000),
 )

@@ -18,7 +18,7 @@ from libs.fit import Need, need_of, problems_of
 from libs.fit.memory import GIB, MIB, USABLE
 from services.scheduler.core.state.state import State
 
-CARDS_MOST = 64
+MAX_CARDS = 64
 TOLERANCE = 0.85
 """Of the predicted main memory: the prediction is within 15 % of what llama.cpp uses."""
 
@@ -149,7 +149,7 @@ def _less(headers: ModelHeaders, profile: Profile, context_length: int, usable: 
 
 def _wider(profile: Profile) -> Sequence[int]:
     alone = "-mig-" in (profile.gpu_class or "") or profile.tp is not None or profile.pp is not None
-    return () if alone else range(profile.gpus_per_node + 1, CARDS_MOST + 1)
+    return () if alone else range(profile.gpus_per_node + 1, MAX_CARDS + 1)
 
 
 def _fits(headers: ModelHeaders, profile: Profile, context_length: int, cards: int, usable: int) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from libs.events.explanation import MOST_CANDIDATES, Candidate, Explanation
+from libs.events.explanation import MAX_CANDIDATES, Candidate, Explanation
 from libs.events.model import ModelSpec, Profile
 from services.scheduler.core.inputs.heartbeats import Hearing
 from services.scheduler.core.state.state import Machine, Model, State
@@ -30,7 +30,7 @@ from .gangs import Gang, best_gang
 from .power import watts_of
 
 SHOWN_WHEN_PLACED = 16
-"""Candidates kept of a choice that was made; of one that could not be made all ``MOST_CANDIDATES`` are."""
+"""Candidates kept of a choice that was made; of one that could not be made all ``MAX_CANDIDATES`` are."""
 
 
 class Spot(msgspec.Struct, frozen=True):
@@ -399,6 +399,6 @@ def _nowhere(asked: Sequence[_Asked], considered: int) -> Explanation:
     return Explanation(
         considered=considered,
         rejected=counted,
-        candidates=tuple(_rejected(asked, MOST_CANDIDATES)),
+        candidates=tuple(_rejected(asked, MAX_CANDIDATES)),
         summary=summary.nowhere(considered, counted, examples),
     )

@@ -25,7 +25,7 @@ from services.scheduler.core.state.state import (
 from .nodes import ABSENT_AFTER, Decision
 
 BACK_OFF = timedelta(seconds=10)
-BACK_OFF_MOST = timedelta(minutes=5)
+MAX_BACK_OFF = timedelta(minutes=5)
 PARK_AFTER = 5
 """Failures in a row, after which starting again is left to a person."""
 
@@ -159,7 +159,7 @@ def _fail(state: State, model: Model, replica: Replica, reason: str, cause: str,
         failures, retry_at = model.failures, model.retry_at
     else:
         failures = 1 if _stable(replica, now) or not failing(state, model, now) else model.failures + 1
-        wait = min(BACK_OFF * 2 ** (failures - 2), BACK_OFF_MOST) if failures > 1 else None
+        wait = min(BACK_OFF * 2 ** (failures - 2), MAX_BACK_OFF) if failures > 1 else None
         retry_at = now + wait if wait is not None else None
     failed = ReplicaFailed(
         at=now,

@@ -17,7 +17,7 @@ from .nodes import Decision, milliseconds
 if TYPE_CHECKING:
     from .model_reconciler import Look
 
-VICTIMS_MOST = 64
+MAX_VICTIMS = 64
 """Replicas thought away one after another for one that spans machines."""
 
 
@@ -120,7 +120,7 @@ def preempt(look: Look, search: Search) -> list[Decision]:
 def _fewest(search: Search, placing: Placing, victims: Sequence[Replica]) -> list[Replica] | None:
     """The fewest of the victims, in their order, that make room where it would go."""
     where = {spot.machine_id for spot in placing.spots}
-    there = [r for r in victims if where & set(r.machines)][:VICTIMS_MOST]
+    there = [r for r in victims if where & set(r.machines)][:MAX_VICTIMS]
     for count in range(1, len(there) + 1):
         if _fits(search, there[:count], where):
             chosen = there[:count]

@@ -21,10 +21,10 @@ from .state import (
     State,
 )
 
-MOST = 16
+MAX_ERRANDS = 16
 """Open ones of a machine: more than that are of no use to anybody, and all of them are sent to it whole."""
 
-MOST_BYTES = 16 * 1024
+MAX_BYTES = 16 * 1024
 """Of one: it stands in what the machine should do until it has ended."""
 
 
@@ -44,7 +44,7 @@ def _unable(machine: Machine) -> list[Problem]:
     if ERRANDS not in facts.features:
         message = f"the agent of {facts.machine_id} ({facts.agent_version}) knows no errands: upgrade it"
         return [Problem(path="machine_id", message=message)]
-    if len(machine.errands) >= MOST:
+    if len(machine.errands) >= MAX_ERRANDS:
         message = (
             f"{facts.machine_id} has {len(machine.errands)} errands that it did not end, the oldest is "
             f"#{machine.errands[0].number}: is its agent running?"
@@ -55,9 +55,9 @@ def _unable(machine: Machine) -> list[Problem]:
 
 def _too_long(errand: Errand) -> list[Problem]:
     size = len(msgspec.json.encode(errand))
-    if size <= MOST_BYTES:
+    if size <= MAX_BYTES:
         return []
-    return [Problem(path="errand", message=f"it has {size} bytes, {MOST_BYTES} at most")]
+    return [Problem(path="errand", message=f"it has {size} bytes, {MAX_BYTES} at most")]
 
 
 def _problems(state: State, machine_id: str, errand: Errand) -> list[Problem]:

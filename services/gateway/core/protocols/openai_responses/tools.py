@@ -26,7 +26,7 @@ from services.gateway.core.json.fields import (
 
 Sort = Literal["function", "custom", "local_shell", "shell", "apply_patch", "tool_search"]
 
-MOST_CHARACTERS = 64
+MAX_CHARACTERS = 64
 """Of a function's name, at OpenAI and at most engines."""
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -64,10 +64,10 @@ class Tools:
         if namespace is None and name not in self._tools:
             return name
         whole = name if namespace is None else f"{namespace}__{name}"
-        if len(whole) <= MOST_CHARACTERS and _UNFIT.search(whole) is None and whole not in self._tools:
+        if len(whole) <= MAX_CHARACTERS and _UNFIT.search(whole) is None and whole not in self._tools:
             return whole
         mark = hashlib.sha256(f"{namespace}\0{name}".encode("utf-8", "replace")).hexdigest()[:8]
-        return f"{_UNFIT.sub('_', whole)[: MOST_CHARACTERS - 9]}_{mark}"
+        return f"{_UNFIT.sub('_', whole)[: MAX_CHARACTERS - 9]}_{mark}"
 
     def called(self, name: str) -> Tool:
         """The tool behind a function that was called; a function the engine made up is one of no namespace."""
