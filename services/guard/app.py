@@ -27,6 +27,8 @@ BATCH = 16
 
 
 class Guard:
+    """The service. ``Authority`` decides on policies, ``Checks`` judges texts by them."""
+
     def __init__(self, settings: GuardSettings, bus: Bus) -> None:
         self._bus = bus
         self._rulebook = Rulebook()

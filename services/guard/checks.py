@@ -88,6 +88,7 @@ class Checks:
             return _unjudged(check, policies, "the guard failed; its log says where")
 
     async def stop(self) -> None:
+        """Judge nothing more. A search that goes on in a thread is not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -22,6 +22,7 @@ class Rulebook:
         self._changed = asyncio.Event()
 
     def update(self, specs: Mapping[str, PolicySpec]) -> None:
+        """Take the policies as they are now. One that cannot be compiled is left out, and logged."""
         policies: dict[str, Policy] = {}
         for name, spec in specs.items():
             known = self._policies.get(name)

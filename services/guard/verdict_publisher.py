@@ -53,11 +53,12 @@ class VerdictPublisher:
         self._task: asyncio.Task[None] | None = None
 
     async def keep(self, records: Sequence[VerdictRecord]) -> None:
-        """Returns when they are on the log, or after half a second when they will be later."""
-        room = MAX_WAITING - len(self._waiting)
-        if room < len(records):
-            DROPPED.inc(len(records) - room)
-        self._waiting += records[:room]
+        """Write records. Returns when they are on the log, or after WAIT_S, and then they are written later. What is
+        more than MAX_WAITING is dropped."""
+        free = MAX_WAITING - len(self._waiting)
+        if free < len(records):
+            DROPPED.inc(len(records) - free)
+        self._waiting += records[:free]
         written = self._written
         self._empty.clear()
         self._filled.set()

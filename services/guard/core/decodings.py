@@ -1,7 +1,7 @@
-"""One text as it may be read: escapes taken for what they stand for, hidden characters left out, base64 undone.
+"""A text and its decodings: escapes taken for what they stand for, hidden characters left out, base64 undone.
 
-A model reads ``key\\nAKIA…`` as two words, and so does whoever it is passed on to. Every reading knows where in the
-text before it each of its bytes comes from, so that what is found in it is replaced in the text that was sent.
+A model reads ``key\\nAKIA…`` as two words, and so does whoever it is passed on to. Every decoding knows where in the
+text it was made of each of its bytes comes from, so that what is found in it is replaced in the text that was sent.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import re2
 from .text import Text
 
 MAX_DEPTH = 5
-"""Spellings inside spellings that are undone. A tool's result in the arguments of another one is three."""
-STEPS_BETWEEN_LOOKS = 1024
-"""Pieces between two looks at whether time is left."""
-RUNS_BETWEEN_LOOKS = 64
+"""Encodings inside encodings that are undone. A tool's result in the arguments of another one is three."""
+PIECES_BETWEEN_CHECKS = 1024
+"""Pieces between two checks whether time is left."""
+RUNS_BETWEEN_CHECKS = 64
 """The same for base64, which takes longer."""
 
 _JSON_ESCAPE = (
@@ -29,7 +29,7 @@ _JSON_ESCAPE = (
 )
 # Nothing here goes back more than a few bytes, so it is linear, and Python's own is several times as fast at giving out
 # matches as RE2's wrapper. Every alternative begins with a literal byte: then what is none is skipped at once.
-_SPELLED = re.compile(
+_ENCODED = re.compile(
     _JSON_ESCAPE
     # RFC 3986, section 2.1; bytes beyond ASCII make a character together
     + rb"|%(?:[0-7][0-9a-fA-F]|[89a-fA-F][0-9a-fA-F](?:%[89a-fA-F][0-9a-fA-F])*)"
@@ -57,7 +57,7 @@ _LETTERS = {
     b"&period;": b".",
     b"&colon;": b":",
 }
-_MAYBE_SPELLED = (b"\\", b"%", b"&", b"\x1b")
+_MAYBE_ENCODED = (b"\\", b"%", b"&", b"\x1b")
 
 _options = re2.Options()
 _options.log_errors = False
@@ -68,11 +68,11 @@ _FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
 class Piece(NamedTuple):
-    """A stretch of a text that is spelled differently in another reading of it; ``end`` is exclusive."""
+    """An encoded stretch of a text, from byte ``start`` to before byte ``end``."""
 
     start: int
     end: int
-    told: bytes
+    decoded: bytes
     """What it stands for."""
 
 
@@ -80,7 +80,7 @@ class Decoding:
     """A text, and where each of its bytes comes from."""
 
     def __init__(self, text: Text, source: Decoding | None, here: list[tuple[int, int]], there: list[tuple[int, int]]):
-        """``here`` and ``there``: where the pieces that are spelled differently stand here and in the source."""
+        """``here`` and ``there``: where the pieces stand that were decoded, in this text and in the source."""
         self.text = text
         self.source = source
         self._starts = [start for start, _ in here]
@@ -88,7 +88,7 @@ class Decoding:
         self._source_starts = [start for start, _ in there]
         self._source_ends = [end for _, end in there]
         self.plain: Decoding | None = None
-        """The reading in which the spelling of this one is undone, where it has any."""
+        """The decoding made of this text, where anything in it is encoded in place (base64 is not)."""
 
     def origin(self, start: int, end: int) -> tuple[int, int]:
         """Where a stretch stands in the text that was sent. A piece it only partly covers is covered as a whole."""
@@ -112,8 +112,9 @@ class Decoding:
             return at
         return self._source_ends[index] + max(0, at - self._ends[index])
 
-    def spelled(self, start: int, end: int) -> tuple[int, int] | None:
-        """The stretch with the whole of each spelling it touches, here and further on; None when it touches none."""
+    def widened(self, start: int, end: int) -> tuple[int, int] | None:
+        """A stretch with the whole of each encoded piece it touches, here and in what is decoded of this text; None
+        when it touches none."""
         if self.plain is None:
             return None
         starts, ends = self.plain._source_starts, self.plain._source_ends
@@ -122,13 +123,13 @@ class Decoding:
         touches = first <= last
         if touches:
             start, end = min(start, starts[first]), max(end, ends[last])
-        further = self.plain.spelled(*self.plain.told(start, end))
+        further = self.plain.widened(*self.plain.of_source(start, end))
         if further is not None:
             return min(start, self.plain._before(further[0])), max(end, self.plain._after(further[1]))
         return (start, end) if touches else None
 
-    def told(self, start: int, end: int) -> tuple[int, int]:
-        """Where a stretch of the source stands in this reading."""
+    def of_source(self, start: int, end: int) -> tuple[int, int]:
+        """Where a stretch of the source stands in this text."""
         low, high = bisect_right(self._source_starts, start) - 1, bisect_left(self._source_starts, end) - 1
         if low >= 0:
             inside = start < self._source_ends[low]
@@ -139,20 +140,20 @@ class Decoding:
 
 
 class OutOfTime(Exception):
-    """No time is left for what is still to be undone."""
+    """No time was left for what is still to be decoded or looked through."""
 
 
 def decodings(text: Text, keep_going: Callable[[], bool]) -> list[Decoding]:
-    """The text as it is, and in all that its spellings stand for; a source comes before what is read from it.
+    """The text as it is, and all that is encoded in it; a source comes before what is decoded of it.
 
-    Raises OutOfTime.
+    ``keep_going`` is asked now and then; once it says no, it raises OutOfTime.
     """
-    found: list[Decoding] = []
+    every: list[Decoding] = []
     seen: set[bytes] = set()
     left = [(Decoding(text, None, [], []), 0)]
     while left:
         decoding, depth = left.pop()
-        found.append(decoding)
+        every.append(decoding)
         if depth == MAX_DEPTH:
             continue
         if (inner := _enclosed(decoding, seen, keep_going)) is not None:
@@ -160,41 +161,44 @@ def decodings(text: Text, keep_going: Callable[[], bool]) -> list[Decoding]:
         if (plain := _plain(decoding, keep_going)) is not None:
             decoding.plain = plain
             left.append((plain, depth + 1))
-    return found
+    return every
 
 
 def _plain(decoding: Decoding, keep_going: Callable[[], bool]) -> Decoding | None:
     data = decoding.text.data
-    if data.isascii() and not any(sign in data for sign in _MAYBE_SPELLED):
+    if data.isascii() and not any(sign in data for sign in _MAYBE_ENCODED):
         return None
-    return _replaced(decoding, _spellings(data), keep_going)
+    return _replaced(decoding, _encoded(data, keep_going))
 
 
 def unescaped(text: Text) -> Decoding:
-    """What the inside of a JSON string stands for."""
+    """What the inside of a JSON string stands for (RFC 8259, section 7)."""
     source = Decoding(text, None, [], [])
-    pieces = (Piece(*match.span(), _meant(match.group())) for match in _ESCAPED.finditer(text.data))
-    return _replaced(source, pieces, lambda: True) or source
+    pieces = (Piece(*match.span(), _decoded(match.group())) for match in _ESCAPED.finditer(text.data))
+    return _replaced(source, pieces) or source
 
 
-def _spellings(data: bytes) -> Iterator[Piece]:
-    for match in _SPELLED.finditer(data):
-        yield Piece(*match.span(), _meant(match.group()))
+def _encoded(data: bytes, keep_going: Callable[[], bool]) -> Iterator[Piece]:
+    """Raises OutOfTime."""
+    for count, match in enumerate(_ENCODED.finditer(data), 1):
+        if count % PIECES_BETWEEN_CHECKS == 0 and not keep_going():
+            raise OutOfTime
+        yield Piece(*match.span(), _decoded(match.group()))
 
 
-def _meant(spelled: bytes) -> bytes:
-    if (letter := _LETTERS.get(spelled)) is not None:
+def _decoded(encoded: bytes) -> bytes:
+    if (letter := _LETTERS.get(encoded)) is not None:
         return letter
-    if spelled[:1] == b"\\":
-        return _escaped(spelled[2:])
-    if spelled[:1] == b"%":
-        return binascii.unhexlify(spelled.replace(b"%", b"")).decode("utf-8", "replace").encode()
-    if spelled[:2] == b"&#":
-        number = spelled[2:-1]
+    if encoded[:1] == b"\\":
+        return _escaped(encoded[2:])
+    if encoded[:1] == b"%":
+        return binascii.unhexlify(encoded.replace(b"%", b"")).decode("utf-8", "replace").encode()
+    if encoded[:2] == b"&#":
+        number = encoded[2:-1]
         return _character(int(number[1:], 16) if number[:1] in b"xX" else int(number))
-    if spelled[:1] == b"\x1b":
+    if encoded[:1] == b"\x1b":
         return b" "
-    return _guise(ord(spelled.decode()))
+    return _guise(ord(encoded.decode()))
 
 
 def _escaped(number: bytes) -> bytes:
@@ -218,21 +222,19 @@ def _guise(number: int) -> bytes:
     return b"-" if number in (0x2010, 0x2011) else b""
 
 
-def _replaced(source: Decoding, pieces: Iterator[Piece], keep_going: Callable[[], bool]) -> Decoding | None:
+def _replaced(source: Decoding, pieces: Iterator[Piece]) -> Decoding | None:
     data = source.text.data
     parts: list[bytes] = []
     here: list[tuple[int, int]] = []
     there: list[tuple[int, int]] = []
     at = size = 0
-    for count, (start, end, told) in enumerate(pieces, 1):
-        if count % STEPS_BETWEEN_LOOKS == 0 and not keep_going():
-            raise OutOfTime
+    for start, end, decoded in pieces:
         parts.append(data[at:start])
-        parts.append(told)
+        parts.append(decoded)
         size += start - at
-        here.append((size, size + len(told)))
+        here.append((size, size + len(decoded)))
         there.append((start, end))
-        size += len(told)
+        size += len(decoded)
         at = end
     if not there:
         return None
@@ -251,10 +253,10 @@ def _enclosed(source: Decoding, seen: set[bytes], keep_going: Callable[[], bool]
         if run in seen:
             continue
         seen.add(run)
-        if count % RUNS_BETWEEN_LOOKS == 0 and not keep_going():
+        if count % RUNS_BETWEEN_CHECKS == 0 and not keep_going():
             raise OutOfTime
-        for told in _undone(run.translate(_FROM_URL_SAFE, _LINE_ENDS)):
-            line = told + b"\n"
+        for readable in _readable(run.translate(_FROM_URL_SAFE, _LINE_ENDS)):
+            line = readable + b"\n"
             parts.append(line)
             here.append((size, size + len(line)))
             there.append(match.span())
@@ -262,7 +264,7 @@ def _enclosed(source: Decoding, seen: set[bytes], keep_going: Callable[[], bool]
     return Decoding(Text.of(b"".join(parts)), source, here, there) if parts else None
 
 
-def _undone(run: bytes) -> Iterator[bytes]:
+def _readable(run: bytes) -> Iterator[bytes]:
     # A letter before it may belong to it as well as not, so each of the four ways to group its letters is tried.
     for shift in range(4):
         letters = run[shift:]

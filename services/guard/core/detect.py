@@ -161,6 +161,8 @@ def card_network_known(digits: bytes) -> bool:
 
 
 def is_card(digits: bytes) -> bool:
+    """Whether digits are a payment card's number: of a network, with the right check digit, and not one digit over and
+    over."""
     return card_network_known(digits) and luhn(digits) and len(set(digits)) > 1
 
 
@@ -197,16 +199,16 @@ def _is_decimals(data: bytes, start: int) -> bool:
 def _card_groups(groups: list[bytes], first: int) -> int:
     """How many groups from ``first`` on make a card, the most that do; 0 if none."""
     digits = b""
-    found = 0
+    most = 0
     for index in range(first, len(groups)):
         digits += groups[index]
         if len(digits) > _LONGEST_CARD:
             break
         if len(digits) >= _SHORTEST_CARD and is_card(digits):
-            found = index - first + 1
+            most = index - first + 1
         if len(groups[index]) < 3:
             break
-    return found
+    return most
 
 
 def denied(name: str, pattern: Any) -> Detector:

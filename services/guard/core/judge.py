@@ -92,11 +92,11 @@ def _look(
         for rule in policy.rules:
             asks.setdefault(rule.detector, (rule.find, []))[1].append(_Ask(policy, rule))
     text = Text(segment.text)
-    found = decodings(text, keep_going)
+    every = decodings(text, keep_going)
     for find, askers in asks.values():
         if not keep_going():
             raise OutOfTime
-        matches = search(found, find, keep_going)
+        matches = search(every, find, keep_going)
         if not matches:
             continue
         points = text.points(offset for match in matches for offset in (match.start, match.end))

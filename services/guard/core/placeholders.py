@@ -29,7 +29,10 @@ class Edit(NamedTuple):
 
 
 def keep_json(data: bytes, edits: list[Edit], depth: int = 0) -> list[Edit]:
-    """The edits as they leave JSON what it is; as they are where the text is none. They do not overlap, in order."""
+    """The edits as they leave JSON what it is; as they are where the text is none.
+
+    They come in order and do not overlap. ``depth``: of texts in strings this one is inside of.
+    """
     if not edits or not _is_json(data):
         return edits
     tokens = [match.span() for match in _TOKEN.finditer(data)]
@@ -58,13 +61,13 @@ def keep_json(data: bytes, edits: list[Edit], depth: int = 0) -> list[Edit]:
 def _in_string(data: bytes, edits: list[Edit], depth: int) -> list[Edit]:
     if b"\\" not in data or depth == MAX_DEPTH:
         return edits
-    meant = unescaped(Text.of(data))
-    if meant.source is None or not _is_json(meant.text.data):
+    decoded = unescaped(Text.of(data))
+    if decoded.source is None or not _is_json(decoded.text.data):
         return edits
-    inner = [Edit(*meant.told(edit.start, edit.end), edit.replacement) for edit in edits]
+    inner = [Edit(*decoded.of_source(edit.start, edit.end), edit.replacement) for edit in edits]
     return [
-        Edit(*meant.origin(edit.start, edit.end), json.dumps(edit.replacement)[1:-1])
-        for edit in keep_json(meant.text.data, inner, depth + 1)
+        Edit(*decoded.origin(edit.start, edit.end), json.dumps(edit.replacement)[1:-1])
+        for edit in keep_json(decoded.text.data, inner, depth + 1)
     ]
 
 

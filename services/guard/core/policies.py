@@ -26,6 +26,8 @@ _options.log_errors = False
 
 
 class Rule(NamedTuple):
+    """What is looked for, and what is done where it is found."""
+
     detector: str
     """What finds it: ``secrets``, ``pii.email``, ``deny PATTERN``. Equal detectors run once for all policies."""
     find: Detector
@@ -35,6 +37,8 @@ class Rule(NamedTuple):
 
 
 class Policy(NamedTuple):
+    """A policy, compiled."""
+
     spec: PolicySpec
     rules: tuple[Rule, ...]
 
@@ -48,7 +52,7 @@ class BadPattern(Exception):
 
 
 def compile_policy(spec: PolicySpec) -> Policy:
-    """Raises Refused, naming the field: ``input.deny[0].pattern``."""
+    """A policy ready to judge by. Raises Refused, which names fields like ``input.deny[0].pattern``."""
     problems: list[Problem] = []
 
     def wrong(path: str, message: str) -> None:
@@ -109,8 +113,8 @@ def compile_pattern(pattern: str) -> re2._Regexp:
 
 
 def _reason(error: Exception) -> str:
-    said = error.args[0]
-    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+    reason = error.args[0]
+    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 
 
 def _position(pattern: str, reason: str) -> int | None:

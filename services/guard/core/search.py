@@ -1,4 +1,4 @@
-"""What a detector finds in a text, in whatever spelling it stands there."""
+"""What a detector finds in a text, however it is encoded there."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from .decodings import Decoding, OutOfTime
 from .detect import Detector, Match
 
-STEPS_BETWEEN_LOOKS = 256
-"""Matches between two looks at whether time is left."""
+MATCHES_BETWEEN_CHECKS = 256
+"""Matches between two checks whether time is left."""
 
 
 class _Covered:
@@ -37,21 +37,21 @@ class _Covered:
         self._ends = [end for _, end in merged]
 
 
-def search(found: list[Decoding], find: Detector, keep_going: Callable[[], bool]) -> list[Match]:
-    """The matches in all readings of a text, where they stand in the text that was sent. Raises OutOfTime.
+def search(every: list[Decoding], find: Detector, keep_going: Callable[[], bool]) -> list[Match]:
+    """The matches in all decodings of a text, where they stand in the text that was sent. Raises OutOfTime.
 
-    ``found`` is what ``readings`` gives. What is found in several readings is found once: a spelling that was undone
+    ``every`` is what ``decodings`` gives. What matches in several is one match, of the text that was decoded most: that
     says more exactly where an address begins than the text with a ``\\n`` before it does.
     """
     matches: list[Match] = []
     covered: dict[str, _Covered] = {}
-    for decoding in reversed(found):
+    for decoding in reversed(every):
         spans: dict[str, list[tuple[int, int]]] = {}
         for match in _watched(find(decoding.text), keep_going):
-            touched = decoding.spelled(match.start, match.end)
+            touched = decoding.widened(match.start, match.end)
             start, end = decoding.origin(*(touched or (match.start, match.end)))
-            before = covered.get(match.rule)
-            if before is not None and (before.holds(start, end) or (touched and before.touches(start, end))):
+            known = covered.get(match.rule)
+            if known is not None and (known.holds(start, end) or (touched and known.touches(start, end))):
                 continue
             matches.append(match._replace(start=start, end=end))
             spans.setdefault(match.rule, []).append((start, end))
@@ -62,6 +62,6 @@ def search(found: list[Decoding], find: Detector, keep_going: Callable[[], bool]
 
 def _watched(matches: Iterator[Match], keep_going: Callable[[], bool]) -> Iterator[Match]:
     for count, match in enumerate(matches, 1):
-        if count % STEPS_BETWEEN_LOOKS == 0 and not keep_going():
+        if count % MATCHES_BETWEEN_CHECKS == 0 and not keep_going():
             raise OutOfTime
         yield match

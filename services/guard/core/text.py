@@ -30,10 +30,10 @@ class Text:
         """Byte offset to code points before it, in one pass over the text. Offsets stand between characters."""
         if self._plain:
             return {offset: offset for offset in offsets}
-        found: dict[int, int] = {}
+        points: dict[int, int] = {}
         at = count = 0
         for offset in sorted(set(offsets)):
             count += len(self.data[at:offset].decode())
-            found[offset] = count
+            points[offset] = count
             at = offset
-        return found
+        return points
