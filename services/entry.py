@@ -68,7 +68,7 @@ def run(service: ServiceName, file: Path | None) -> int:
             return serve(service, load(AccountingSettings, service, file).value, accounting)
         case "gateway":
             # Several processes behind one port: it has a life of its own.
-            from .gateway.app import main
+            from .gateway.process.parent import main
             from .gateway.settings import GatewaySettings
 
             return main(load(GatewaySettings, service, file).value)

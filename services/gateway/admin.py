@@ -8,11 +8,10 @@ import msgspec
 
 from libs.bus import AskFailed, Bus, BusAway, Unanswered
 from libs.events import BadPayload, Command, Question, UnknownTag, contracts, decode, decode_as, encode, tag_of
-from libs.events.commands import Outcome
 
-from .core.errors import Fault, bad_body
-from .http.exchange import Call
-from .http.router import Door
+from .core.faults import bad_body, bus_unavailable, not_answered
+from .http.exchange import Exchange
+from .http.router import Router
 
 MAX_BODY_BYTES = 1024 * 1024
 STATUS = {"done": 200, "unchanged": 200, "refused": 422, "failed": 502}
@@ -26,43 +25,35 @@ class Admin:
     Needs a key with the role ``admin``. The key is named as the actor of a command.
     """
 
-    def __init__(self, door: Door, bus: Bus) -> None:
-        self._door = door
+    def __init__(self, router: Router, bus: Bus) -> None:
+        self._router = router
         self._bus = bus
-        door.add("POST", "/api/v1/commands", self.command)
-        door.add("POST", "/api/v1/questions", self.question)
+        router.add("POST", "/api/v1/commands", self.command)
+        router.add("POST", "/api/v1/questions", self.question)
 
-    async def command(self, call: Call) -> None:
-        key = self._door.authenticate(call, "admin")
-        command = _read(await call.body(MAX_BODY_BYTES), Command)
+    async def command(self, exchange: Exchange) -> None:
+        key = self._router.authenticate(exchange, "admin")
+        command = _read(await exchange.body(MAX_BODY_BYTES), Command)
         try:
             outcome = await self._bus.command(command, actor=f"key:{key.key_id}")
         except Unanswered as error:
             # Logged, so it will be carried out: not a failure, and not to be sent again.
-            await call.answer(202, msgspec.json.encode({"status": "logged", "message": str(error)}))
+            await exchange.answer(202, msgspec.json.encode({"status": "logged", "message": str(error)}))
             return
         except BusAway as error:
-            raise _away(str(error)) from None
-        await call.answer(STATUS[outcome.status], _outcome(outcome))
+            raise bus_unavailable(str(error)) from None
+        await exchange.answer(STATUS[outcome.status], encode(outcome))
 
-    async def question(self, call: Call) -> None:
-        self._door.authenticate(call, "admin")
-        question = _read(await call.body(MAX_BODY_BYTES), Question)
+    async def question(self, exchange: Exchange) -> None:
+        self._router.authenticate(exchange, "admin")
+        question = _read(await exchange.body(MAX_BODY_BYTES), Question)
         try:
             answer = await self._bus.ask(question, msgspec.Raw)
         except AskFailed as error:
-            raise Fault(502, "not_answered", str(error), kind="server_error") from None
+            raise not_answered(str(error)) from None
         except BusAway as error:
-            raise _away(str(error)) from None
-        await call.answer(200, bytes(answer))
-
-
-def _outcome(outcome: Outcome) -> bytes:
-    return encode(outcome)
-
-
-def _away(why: str) -> Fault:
-    return Fault(503, "bus_unavailable", f"The cluster's bus is away: {why}.", kind="server_error", retry_after_s=5)
+            raise bus_unavailable(str(error)) from None
+        await exchange.answer(200, bytes(answer))
 
 
 def _read(body: bytes, kind: type[K]) -> K:

@@ -1,4 +1,4 @@
-"""The wiring of the gateway: one worker, or the parent of several."""
+"""The wiring of one worker: a whole gateway but for the process that holds the port."""
 
 from __future__ import annotations
 
@@ -6,33 +6,29 @@ import asyncio
 import logging
 import socket
 
-import uvloop
-
 from libs.bus import Bus, Misconfigured
-from libs.runtime import logs, traces
 from libs.runtime.secrets import BadSecret, decode_fleet_secret, read_reference
 from libs.tasks import end
 
 from . import metrics
 from .adapters.identity import identity
-from .adapters.shared_tables import Beside, opened, prepare
+from .adapters.shared_tables import HostTables, opened, prepare
 from .admin import Admin
 from .admission.budgets import Budgets
 from .admission.checks import Checks
-from .cluster.gossip import Rates
+from .cluster.gossip import Gossip
 from .cluster.presence import Presence
 from .cluster.views import Keys, Policies, Routes
 from .core.http.addresses import networks
 from .core.http.cors import Origins
-from .core.protocols.operations import COMPLETIONS
-from .http.connection_balance import Crowd, memory
+from .core.protocols.operations import OPERATIONS
+from .http.connection_balance import ConnectionBalance, memory
 from .http.keepalive import KeepAlives
-from .http.router import Door
-from .http.server import HttpServer
-from .inference.dispatch import Engines
-from .inference.inference import Completions
-from .inference.wake_queue import Waiting
-from .process.parent import Parent, listen
+from .http.router import Router
+from .http.server import HttpServer, listen
+from .inference.dispatch import Dispatcher
+from .inference.inference import Inference
+from .inference.wake_queue import WakeQueue
 from .settings import GatewaySettings
 from .usage.publisher import Publisher
 from .usage.spool import Spool, SpoolBroken
@@ -47,12 +43,17 @@ GAUGES_EVERY_S = 1.0
 class Gateway:
     """One worker: a gateway of its own to the rest of the system, whose id lies in its spool.
 
-    ``listening`` is the open socket clients come to; it may be shared with other workers, who are in ``crowd`` and
-    ``beside``. None beside: it is alone on its host.
+    ``listening`` is the open socket clients come to; it may be shared with other workers, who are in ``balance`` and
+    ``host_tables``. None beside: it is alone on its host.
     """
 
     def __init__(
-        self, settings: GatewaySettings, bus: Bus, listening: socket.socket, crowd: Crowd, beside: Beside | None = None
+        self,
+        settings: GatewaySettings,
+        bus: Bus,
+        listening: socket.socket,
+        balance: ConnectionBalance,
+        host_tables: HostTables | None = None,
     ) -> None:
         self._bus = bus
         directory = settings.data_dir / "spool"
@@ -64,31 +65,33 @@ class Gateway:
             origins = Origins(settings.cors_origins)
             gateway_id = identity(directory, settings.instance)
             self._spool = Spool(directory, settings.spool_max_bytes)
-            if beside is None:
-                beside = Beside(gateway_id, prepare(directory), ())
-            table = opened(beside.table, beside.others)
+            if host_tables is None:
+                host_tables = HostTables(gateway_id, prepare(directory), ())
+            table = opened(host_tables.table, host_tables.others)
         except (BadSecret, SpoolBroken, OSError, ValueError) as problem:
             raise Misconfigured(str(problem)) from None
         self._presence = Presence(bus, gateway_id, settings.data_dir / "spool")
-        self._rates = Rates(bus, gateway_id, beside.host, table, self._spool.marks)
-        self._budgets = Budgets(bus, self._rates, self._spool)
+        self._gossip = Gossip(bus, gateway_id, host_tables.host, table, self._spool.marks)
+        self._budgets = Budgets(bus, self._gossip, self._spool)
         self._keys = Keys(bus)
-        self._routes = Routes(bus, self._rates.in_flight, secret, settings.connect_timeout_s)
+        self._routes = Routes(bus, self._gossip.in_flight, secret, settings.connect_timeout_s)
         self._policies = Policies(bus)
         self._checks = Checks(bus, gateway_id, settings.verdict_timeout_s)
-        self._publisher = Publisher(bus, self._spool, gateway_id, self._rates.spending.begin_epoch)
+        self._publisher = Publisher(bus, self._spool, gateway_id, self._gossip.spending.begin_epoch)
         wait_s = min(settings.wake_wait_s, settings.deadline_s)
-        self._waiting = Waiting(bus, self._routes, wait_s, settings.wake_waiting)
-        self._engines = Engines(self._routes, self._waiting, settings.attempts, settings.deadline_s, settings.stall_s)
+        self._wake_queue = WakeQueue(bus, self._routes, wait_s, settings.wake_waiting)
+        self._engines = Dispatcher(
+            self._routes, self._wake_queue, settings.attempts, settings.deadline_s, settings.stall_s
+        )
         self._keep_alives = KeepAlives(settings.stream_keep_alive_s)
-        self._door = door = Door(
+        self._router = router = Router(
             self._keys, self._routes, self.not_ready, settings.unknown_keys_per_minute, proxies, origins
         )
-        completions = Completions(
-            door=door,
+        completions = Inference(
+            router=router,
             routes=self._routes,
             policies=self._policies,
-            rates=self._rates,
+            gossip=self._gossip,
             budgets=self._budgets,
             spool=self._spool,
             checks=self._checks,
@@ -98,12 +101,12 @@ class Gateway:
             shorten_answers=settings.shorten_answers,
             forward_headers=settings.forward_headers,
         )
-        for kind in COMPLETIONS:
-            door.add("POST", kind.path, completions.of(kind))
-        Admin(door, bus)
+        for kind in OPERATIONS:
+            router.add("POST", kind.path, completions.of(kind))
+        Admin(router, bus)
         # Answers in flight may use most of the time a stop has; the rest is for the spool and the bus.
         drain_s = max(1.0, settings.stop_timeout_s - 4)
-        self._http = HttpServer(door, listening, crowd, self._can_meter, settings.keep_alive_s, drain_s, bus.fail)
+        self._http = HttpServer(router, listening, balance, self._can_meter, settings.keep_alive_s, drain_s, bus.fail)
         self._ends_after_s = max(0.0, drain_s - TELLING_S)
         self._background: list[asyncio.Task[None]] = []
         self._started = False
@@ -116,7 +119,7 @@ class Gateway:
         await self._presence.begin()
         for view in (self._policies, self._budgets, self._keys, self._routes):
             await view.start()
-        await self._rates.start(self._own_in_flight, self._waiting.counts)
+        await self._gossip.start(self._own_in_flight, self._wake_queue.counts)
         await self._checks.start()
         self._publisher.start()
         loops = {"engines": self._engines.sweep, "keep-alives": self._keep_alives.run, "gauges": self._measure}
@@ -133,10 +136,10 @@ class Gateway:
         ending.cancel()
         await end(*self._background)
         metrics.flush()
-        await self._waiting.stop()
+        await self._wake_queue.stop()
         await self._publisher.stop()
         await self._checks.stop()
-        await self._rates.stop()
+        await self._gossip.stop()
         for view in (self._routes, self._keys, self._budgets, self._policies):
             await view.stop()
         self._spool.close()
@@ -161,8 +164,8 @@ class Gateway:
     async def _measure(self) -> None:
         while True:
             metrics.flush()
-            metrics.IN_FLIGHT.set(self._door.in_flight)
-            metrics.WAITING.set(sum(self._waiting.counts.values()))
+            metrics.IN_FLIGHT.set(self._router.in_flight)
+            metrics.WAITING.set(sum(self._wake_queue.counts.values()))
             metrics.SPOOL_BACKLOG.set(self._spool.backlog_bytes)
             await asyncio.sleep(GAUGES_EVERY_S)
 
@@ -171,14 +174,7 @@ def build(settings: GatewaySettings, bus: Bus) -> Gateway:
     """One worker on a socket of its own."""
     listening = listen(settings.host, settings.port)
     try:
-        return Gateway(settings, bus, listening, Crowd(memory(1), 1, 0))
+        return Gateway(settings, bus, listening, ConnectionBalance(memory(1), 1, 0))
     except Misconfigured:
         listening.close()
         raise
-
-
-def main(settings: GatewaySettings) -> int:
-    """The parent: holds the socket, keeps the workers running, answers for all of them. The exit status."""
-    logs.configure("gateway", settings.instance, settings.log_level, settings.log_format)
-    traces.configure("gateway", settings.instance, None)
-    return uvloop.run(Parent(settings).run())

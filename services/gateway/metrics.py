@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from .core.usage.engine_usage import Used
+from .core.usage.engine_usage import TokenUsage
 
 REQUESTS = Counter(
     "llmgw_gateway_requests_total", "Requests answered, by route, model and HTTP status.", ["route", "model", "status"]
@@ -94,7 +94,9 @@ class _Account:
 _accounts: dict[tuple[str, str, int], _Account] = {}
 
 
-def finished(route: str, model: str, status: int, seconds: float, first_token_s: float | None, used: Used) -> None:
+def finished(
+    route: str, model: str, status: int, seconds: float, first_token_s: float | None, used: TokenUsage
+) -> None:
     """A request about a model of the catalog ended."""
     account = _accounts.get((route, model, status))
     if account is None:

@@ -15,7 +15,7 @@ BYTES = LENGTH * 8
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Beside(msgspec.Struct):
+class HostTables(msgspec.Struct):
     """What a worker needs to know of its host."""
 
     host: str

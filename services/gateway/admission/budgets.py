@@ -11,14 +11,14 @@ from libs.events.budget import Period, level_of
 from libs.events.tenancy import Price
 from libs.events.usage import CHARGED, RequestRecord
 from libs.events.views import KeyView, PriceView, Spend
-from services.gateway.cluster.gossip import Rates
-from services.gateway.cluster.views import Copy, Served
-from services.gateway.core.admission.budgets import Reservation, Short, Spending
+from services.gateway.cluster.gossip import Gossip
+from services.gateway.cluster.views import ServedModel, ViewCopy
+from services.gateway.core.admission.budgets import Reservation, Shortfall, Spending
 from services.gateway.core.admission.estimate import most_micros, most_tokens
 from services.gateway.core.admission.shared_table import TableFull
-from services.gateway.core.errors import over_budget, too_many_names
-from services.gateway.core.protocols.operations import Kind
-from services.gateway.core.request.body import Asked
+from services.gateway.core.faults import over_budget, too_many_names
+from services.gateway.core.protocols.operations import Operation
+from services.gateway.core.request.body import ParsedRequest
 from services.gateway.usage.spool import Spool
 
 log = logging.getLogger("llmgw.gateway")
@@ -26,7 +26,7 @@ log = logging.getLogger("llmgw.gateway")
 ANY_MODEL = "*"
 
 
-class Prices(Copy[PriceView]):
+class Prices(ViewCopy[PriceView]):
     """The newest prices by model."""
 
     bucket = "prices"
@@ -60,7 +60,7 @@ class Prices(Copy[PriceView]):
         return price.cost_micros(record.prompt_tokens, record.cached_tokens, record.completion_tokens)
 
 
-class LedgerSums(Copy[Spend]):
+class LedgerSums(ViewCopy[Spend]):
     """What the ledger says was spent. Everything goes straight to where budgets are counted."""
 
     bucket = "spend"
@@ -87,7 +87,7 @@ class LedgerSums(Copy[Spend]):
         self._spool.counted = max(self._spool.counted or 0, marks.position(ledger))
 
 
-class Hold:
+class BudgetHold:
     """What one request holds of budgets, until it is written down what it cost."""
 
     __slots__ = ("_budgets", "_reservation", "_tokens")
@@ -109,12 +109,12 @@ class Hold:
 class Budgets:
     """The budgets of keys and of all levels above them, over all gateways."""
 
-    def __init__(self, bus: Bus, rates: Rates, spool: Spool) -> None:
-        self._rates = rates
-        self._spending = rates.spending
+    def __init__(self, bus: Bus, gossip: Gossip, spool: Spool) -> None:
+        self._gossip = gossip
+        self._spending = gossip.spending
         self._spool = spool
         self._prices = Prices(bus)
-        self._sums = LedgerSums(bus, rates.spending, spool)
+        self._sums = LedgerSums(bus, gossip.spending, spool)
 
     async def start(self) -> None:
         await self._prices.start()
@@ -134,32 +134,34 @@ class Budgets:
         await self._sums.stop()
         await self._prices.stop()
 
-    def hold(self, key: KeyView, kind: Kind, asked: Asked, served: Served, body_bytes: int, at: datetime) -> Hold:
+    def hold(
+        self, key: KeyView, kind: Operation, asked: ParsedRequest, served: ServedModel, body_bytes: int, at: datetime
+    ) -> BudgetHold:
         """Take the most a request may cost out of every budget it is under. Raises Fault: 402 where one is short,
         503 where no more budgets can be counted."""
         tokens = most_tokens(asked, kind, body_bytes, served.route.context_length, served.max_tokens)
         micros = self._prices.most_micros(served.route.model, tokens)
         try:
-            return Hold(self, self._fitting(self._spending.reserve(key.budgets, micros, at)), tokens)
+            return BudgetHold(self, self._fitting(self._spending.reserve(key.budgets, micros, at)), tokens)
         except TableFull:
             raise too_many_names() from None
 
     def change(self, reservation: Reservation, model: str, tokens: tuple[int, int]) -> Reservation:
-        """Reserve what tokens of another model may cost; see ``Hold``."""
+        """Reserve what tokens of another model may cost; see ``BudgetHold``."""
         return self._fitting(self._spending.change(reservation, self._prices.most_micros(model, tokens)))
 
-    def _fitting(self, reserved: Reservation | Short) -> Reservation:
-        if isinstance(reserved, Short):
-            self._rates.hurry()
+    def _fitting(self, reserved: Reservation | Shortfall) -> Reservation:
+        if isinstance(reserved, Shortfall):
+            self._gossip.hurry()
             budget = reserved.budget
             level = level_of(budget.account)
             raise over_budget(level, budget.amount_micros, budget.period, reserved.left, reserved.needed)
         if reserved.near:
-            self._rates.hurry()
+            self._gossip.hurry()
         return reserved
 
     def settle(self, reservation: Reservation, record: RequestRecord, position: int) -> None:
-        """The request ended; see ``Hold``."""
+        """The request ended; see ``BudgetHold``."""
         self._spending.settle(reservation, self._prices.cost_micros(record), position, record.closed_at)
         if reservation.near:
-            self._rates.hurry()
+            self._gossip.hurry()

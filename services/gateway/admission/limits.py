@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from libs.events.views import KeyView
-from services.gateway.cluster.gossip import Rates
-from services.gateway.core import errors
+from services.gateway.cluster.gossip import Gossip
+from services.gateway.core import faults
 from services.gateway.core.admission.other_hosts import fits
 from services.gateway.core.admission.rate_windows import Unit
 from services.gateway.core.admission.shared_table import TableFull
-from services.gateway.core.errors import Fault, Protocol
-from services.gateway.http.exchange import Call, Headers
+from services.gateway.core.errors import Protocol
+from services.gateway.core.faults import Fault
+from services.gateway.http.exchange import Exchange, Headers
 
 NEAR = 0.2
 FEW = 5
@@ -44,18 +45,18 @@ class _Level(NamedTuple):
 class Limits:
     """The limits of keys and projects, over all gateways."""
 
-    def __init__(self, rates: Rates) -> None:
-        self._rates = rates
+    def __init__(self, gossip: Gossip) -> None:
+        self._gossip = gossip
 
-    def refusal(self, call: Call, key: KeyView) -> Fault | None:
+    def refusal(self, exchange: Exchange, key: KeyView) -> Fault | None:
         """Count the request, and tell the client what is left. None: it may go on; else (429, 503) nothing counts."""
         names = limited(key)
-        if (names or key.budgets) and self._rates.stood_still:
-            return errors.catching_up()
+        if (names or key.budgets) and self._gossip.stood_still:
+            return faults.catching_up()
         if not names:
             return None
         now = time.monotonic()
-        counts = self._rates.counts
+        counts = self._gossip.counts
         counted: list[str] = []
         try:
             # Counted before it is looked at: of two workers that do it at once at least one sees both.
@@ -65,19 +66,19 @@ class Limits:
             levels = self._levels(key, now)
         except TableFull:
             self._take_back(counted, now)
-            return errors.too_many_names()
-        call.headers += headers(levels, call.protocol, call.started_at)
+            return faults.too_many_names()
+        exchange.headers += headers(levels, exchange.protocol, exchange.started_at)
         for level in levels:
             if level.over is not None:
                 self._take_back(counted, now)
-                return errors.over_rate(level.whose, level.limit, level.unit, level.over, ())
+                return faults.over_rate(level.whose, level.limit, level.unit, level.over, ())
         if any(level.near for level in levels):
-            self._rates.hurry()
+            self._gossip.hurry()
         return None
 
     def _take_back(self, names: list[str], now: float) -> None:
         for name in names:
-            self._rates.counts.add(name, now, requests=-1)
+            self._gossip.counts.add(name, now, requests=-1)
 
     def _levels(self, key: KeyView, now: float) -> list[_Level]:
         found = []
@@ -87,7 +88,7 @@ class Limits:
         ):
             if rpm is None and tpm is None:
                 continue
-            use = self._rates.counts.used(name, now)
+            use = self._gossip.counts.used(name, now)
             if rpm is not None:
                 found.append(self._level(whose, "requests", name, rpm, use.requests, use.new_requests, now))
             if tpm is not None:
@@ -98,11 +99,11 @@ class Limits:
 
     def _level(self, whose: str, unit: Unit, name: str, limit: int, used: int, new: int, now: float) -> _Level:
         """``used`` and ``new``: with this request; see ``fits``."""
-        hosts = self._rates.apart(now)
+        hosts = self._gossip.apart(now)
         left = limit - used
         over = None
         if not fits(left, new, 1, hosts):
-            over = self._rates.counts.frees(name, now, unit, max(1, -left)) if limit > 0 else 60.0
+            over = self._gossip.counts.frees(name, now, unit, max(1, -left)) if limit > 0 else 60.0
         return _Level(whose, unit, limit, max(0, left), over, near=left <= max(FEW, limit * NEAR))
 
 

@@ -28,7 +28,7 @@ from libs.events.usage import (
 )
 from libs.tasks import end
 from services.gateway.core.admission.budgets import Spending
-from services.gateway.core.admission.other_hosts import Confirming, Neighbours
+from services.gateway.core.admission.other_hosts import Acknowledgements, OtherHosts
 from services.gateway.core.admission.rate_windows import Counts
 from services.gateway.core.admission.shared_table import KEPT_S, Table
 from services.gateway.core.usage.spool_marks import Marks
@@ -86,7 +86,7 @@ class InFlight:
             self.heard(gateway_id, {}, now)
 
 
-class Rates:
+class Gossip:
     """Requests and tokens by key and project, money by budget, in-flight requests by replica: here, and everywhere."""
 
     def __init__(self, bus: Bus, gateway_id: str, host: str, table: Table, marks: Marks) -> None:
@@ -97,9 +97,9 @@ class Rates:
         self._marks = marks
         self._life = time.time_ns() // 1_000_000
         self._number = -1
-        self._neighbours = Neighbours(gateway_id, host)
-        self.counts = Counts(table, self._neighbours)
-        self.spending = Spending(table, self._neighbours, marks)
+        self._other_hosts = OtherHosts(gateway_id, host)
+        self.counts = Counts(table, self._other_hosts)
+        self.spending = Spending(table, self._other_hosts, marks)
         self.in_flight = InFlight()
         """Only what the others have; our own is with the targets."""
         self.last_used: dict[str, datetime] = {}
@@ -110,7 +110,7 @@ class Rates:
         self._asks = False
         """Whether it matters that the others hear what is told next."""
         self._hurry = asyncio.Event()
-        self._confirming = Confirming()
+        self._acknowledgements = Acknowledgements()
         self._still_at = 0.0
         """When this worker went on after it had stood still; 0: other hosts were heard since."""
         self._said_at = 0.0
@@ -141,7 +141,7 @@ class Rates:
     def apart(self, now: float) -> int:
         """How many hosts may be using up the same limits without hearing of each other, this one among them: 1 while
         all of them are in touch."""
-        return 1 if now - self._confirming.at < IN_TOUCH_S else self._neighbours.hosts
+        return 1 if now - self._acknowledgements.at < IN_TOUCH_S else self._other_hosts.hosts
 
     @property
     def stood_still(self) -> bool:
@@ -149,13 +149,13 @@ class Rates:
         now = time.monotonic()
         if now - self._table.now > STOOD_STILL_S:
             self._still_at = now
-        if self._still_at and (now - self._still_at > CATCH_UP_S or self._neighbours.heard_since(self._still_at, now)):
+        if self._still_at and (now - self._still_at > CATCH_UP_S or self._other_hosts.heard_since(self._still_at, now)):
             self._still_at = 0.0
         return self._still_at > 0.0
 
     def hurry(self) -> None:
         """A limit or a budget is nearly used up: other hosts are to hear of it before the next half second."""
-        if self._neighbours.hosts > 1:
+        if self._other_hosts.hosts > 1:
             self._asks = True
             self._hurry.set()
 
@@ -170,7 +170,7 @@ class Rates:
             message = delivery.message
             assert isinstance(message, Holdings)
             age_s = (datetime.now(UTC) - delivery.time).total_seconds()
-            if self._neighbours.heard(message, began - max(0.0, age_s)) and age_s < LATELY_S:
+            if self._other_hosts.heard(message, began - max(0.0, age_s)) and age_s < LATELY_S:
                 lately.add(message.gateway_id)
 
         patterns = [pattern_of(GatewayHoldings), pattern_of(GatewayChanges)]
@@ -192,7 +192,7 @@ class Rates:
     async def _on_holdings(self, message: Contract) -> None:
         assert isinstance(message, Holdings)
         now = time.monotonic()
-        if self._neighbours.heard(message, now):
+        if self._other_hosts.heard(message, now):
             self.spending.heard(message)
             if message.gateway_id not in self._heard:
                 self._whole_at = 0.0
@@ -235,7 +235,7 @@ class Rates:
             os.kill(os.getpid(), signal.SIGKILL)
         self._table.now = int(now)
         self.counts.sweep(now)
-        self._neighbours.forget(now)
+        self._other_hosts.forget(now)
         self.in_flight.forget(now)
         for gateway_id in [one for one, at in self._heard.items() if now - at > SILENT_S]:
             del self._heard[gateway_id]
@@ -248,13 +248,13 @@ class Rates:
             self._asks = False
             if time.monotonic() >= self._whole_at:
                 await self._tell_whole()
-            elif self._neighbours.hosts > 1:
+            elif self._other_hosts.hosts > 1:
                 await self._tell_changes(hurried, asks)
             self._confirm()
             pause_s = min(EVERY_S, HURRIED_S * max(1.0, len(self._heard) / FEW_GATEWAYS))
             await asyncio.sleep(pause_s)
             self._confirm()
-            asked = asked + 1 if asks and self._confirming.waits else 0
+            asked = asked + 1 if asks and self._acknowledgements.waits else 0
             if 0 < asked < MAX_ASKED:
                 self.hurry()
             with contextlib.suppress(TimeoutError):
@@ -296,12 +296,12 @@ class Rates:
     async def _told(self, message: Holdings, now: float) -> None:
         self._said_at = now
         if await self._bus.keep(message):
-            self._confirming.told(message.budgets, self.counts.said(message.requests))
+            self._acknowledgements.told(message.budgets, self.counts.said(message.requests))
         else:
-            self._confirming.unsure(message.budgets)
+            self._acknowledgements.unsure(message.budgets)
 
     def _confirm(self) -> None:
-        confirmed = self._confirming.confirmed(self._neighbours, time.monotonic())
+        confirmed = self._acknowledgements.confirmed(self._other_hosts, time.monotonic())
         if confirmed is not None:
             holdings, counts = confirmed
             self.spending.told(holdings)

@@ -32,7 +32,7 @@ _packed = msgspec.msgpack.Encoder().encode
 _unpacked = msgspec.msgpack.Decoder(KeyView).decode
 
 
-class Copy(Generic[V]):
+class ViewCopy(Generic[V]):
     """The live copy of one view."""
 
     bucket: ClassVar[str]
@@ -63,7 +63,7 @@ class Copy(Generic[V]):
         raise NotImplementedError
 
 
-class Keys(Copy[KeyView]):
+class Keys(ViewCopy[KeyView]):
     """Keys by the SHA-256 (hex) of the key.
 
     There may be very many, and few are used at a time: the others lie here packed.
@@ -139,7 +139,7 @@ class Target:
         return self.own + self._others.others(self.endpoint.replica_id)
 
 
-class Served:
+class ServedModel:
     """A model that can be asked for, with its endpoints of this moment."""
 
     __slots__ = ("_share", "_stable", "_tried", "max_tokens", "route", "targets")
@@ -176,7 +176,7 @@ class Served:
         return choose(first, tried, now, draw) or choose(second, tried, now, draw)
 
 
-class Routes(Copy[Route]):
+class Routes(ViewCopy[Route]):
     """Models by name and alias. An endpoint that is not in the view gets nothing more."""
 
     bucket = "routes"
@@ -187,10 +187,10 @@ class Routes(Copy[Route]):
         self._others = others
         self._fleet_secret = fleet_secret
         self._connect_timeout_s = connect_timeout_s
-        self._models: dict[str, Served] = {}
-        self._tuned: dict[str, Served] = {}
+        self._models: dict[str, ServedModel] = {}
+        self._tuned: dict[str, ServedModel] = {}
         """Fine-tunings by their names: each is like a model on the endpoints that have loaded it."""
-        self._names: dict[str, Served] = {}
+        self._names: dict[str, ServedModel] = {}
         self._targets: dict[tuple[str, int, str], Target] = {}
         self._shares: dict[str, Share] = {}
         self._told: list[Callable[[str], None]] = []
@@ -203,14 +203,14 @@ class Routes(Copy[Route]):
             target.pool.close()
 
     @property
-    def models(self) -> Mapping[str, Served]:
+    def models(self) -> Mapping[str, ServedModel]:
         return {**self._models, **self._tuned}
 
     @property
     def targets(self) -> Mapping[tuple[str, int, str], Target]:
         return self._targets
 
-    def find(self, name: str) -> Served | None:
+    def find(self, name: str) -> ServedModel | None:
         return self._names.get(name)
 
     def on_change(self, told: Callable[[str], None]) -> None:
@@ -225,7 +225,7 @@ class Routes(Copy[Route]):
         else:
             targets = tuple(self._target(endpoint) for endpoint in route.endpoints if _usable(endpoint))
             share = self._shares.setdefault(model, Share(random.random()))
-            self._models[model] = Served(route, targets, share)
+            self._models[model] = ServedModel(route, targets, share)
         routes = [served.route for served in self._models.values()]
         self.stopped = next((route.stopped_reason for route in routes if route.stopped == "system_stopped"), None)
         self._names = {alias: served for served in self._models.values() for alias in served.route.aliases}
@@ -244,12 +244,12 @@ class Routes(Copy[Route]):
             for name in (model, *sorted(tuned)):
                 told(name)
 
-    def _fine_tuned(self, served: Served, name: str) -> Served:
+    def _fine_tuned(self, served: ServedModel, name: str) -> ServedModel:
         targets = tuple(target for target in served.targets if name in target.endpoint.adapters)
         route = msgspec.structs.replace(
             served.route, model=name, aliases=(), adapters=(), endpoints=tuple(target.endpoint for target in targets)
         )
-        return Served(route, targets, self._shares.setdefault(name, Share(random.random())))
+        return ServedModel(route, targets, self._shares.setdefault(name, Share(random.random())))
 
     def _target(self, endpoint: Endpoint) -> Target:
         identity = (endpoint.replica_id, endpoint.generation, endpoint.url)
@@ -274,7 +274,7 @@ def _usable(endpoint: Endpoint) -> bool:
     return True
 
 
-class Applicable:
+class ApplicablePolicies:
     """The policies one request is under."""
 
     __slots__ = ("enforced", "fail_closed", "missing", "names")
@@ -288,7 +288,7 @@ class Applicable:
         self.fail_closed = any(spec.fail == "closed" for spec in enforcing)
 
 
-class Policies(Copy[PolicySpec]):
+class Policies(ViewCopy[PolicySpec]):
     """Guard policies by name."""
 
     bucket = "policies"
@@ -297,7 +297,7 @@ class Policies(Copy[PolicySpec]):
     def __init__(self, bus: Bus) -> None:
         super().__init__(bus)
         self._specs: dict[str, PolicySpec] = {}
-        self._applicable: dict[tuple[str, ...], Applicable | None] = {}
+        self._applicable: dict[tuple[str, ...], ApplicablePolicies | None] = {}
 
     async def _changed(self, policy: str, spec: PolicySpec | None) -> None:
         if spec is None:
@@ -306,12 +306,12 @@ class Policies(Copy[PolicySpec]):
             self._specs[policy] = spec
         self._applicable.clear()
 
-    def applicable(self, named: tuple[str, ...]) -> Applicable | None:
+    def applicable(self, named: tuple[str, ...]) -> ApplicablePolicies | None:
         """Those a key's tree names and those that apply to everybody; None when there are none."""
         try:
             return self._applicable[named]
         except KeyError:
             specs = [spec for name, spec in sorted(self._specs.items()) if spec.default or name in named]
             missing = tuple(name for name in named if name not in self._specs)
-            found = self._applicable[named] = Applicable(specs, missing) if specs or missing else None
+            found = self._applicable[named] = ApplicablePolicies(specs, missing) if specs or missing else None
             return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import Fault
+from .faults import Fault
 
 
 class ContextExceeded(Fault):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from .context_window import ContextExceeded
-from .errors import Fault, refused_unsaid, upstream_failed
+from .faults import Fault, refused_unsaid, upstream_failed
 
 
 class _UpstreamError(msgspec.Struct):

@@ -26,7 +26,7 @@ def gone(descriptor: int, index: int) -> None:
     os.pwrite(descriptor, bytes(_ROW_BYTES), index * _ROW_BYTES)
 
 
-class Crowd:
+class ConnectionBalance:
     """The workers of a socket, as one of them sees it. A row is a worker's connections and one; 0: it takes none."""
 
     def __init__(self, descriptor: int, workers: int, index: int) -> None:

@@ -11,14 +11,8 @@ from typing import Any
 from typing import Protocol as Interface
 
 from services.gateway.adapters.upstream import Abandoned
-from services.gateway.core.errors import (
-    Fault,
-    Protocol,
-    body_of,
-    body_too_large,
-    encoding_not_taken,
-    protocol_of,
-)
+from services.gateway.core.errors import Protocol, body_of, protocol_of
+from services.gateway.core.faults import Fault, body_too_large, encoding_not_taken
 from services.gateway.core.http.addresses import Network, origin
 
 from .server import (
@@ -57,7 +51,7 @@ class Abortable(Interface):
         """Give up: what waits raises Abandoned."""
 
 
-class Call:
+class Exchange:
     """What was asked over HTTP, and the way to answer it. Exactly one of the answering methods is used.
 
     ``gone`` turns True when the client has left; what is awaited for it then, an answer or an engine, is given up at

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .exchange import Call
+from .exchange import Exchange
 
 LOOKED_AT_MOST_EVERY_S = 1.0
 
@@ -23,22 +23,22 @@ class KeepAlives:
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
-        self._calls: set[Call] = set()
+        self._exchanges: set[Exchange] = set()
 
     @contextmanager
-    def during(self, call: Call) -> Iterator[None]:
-        """While the block runs, ``call`` is never silent for much longer than the interval."""
-        self._calls.add(call)
+    def during(self, exchange: Exchange) -> Iterator[None]:
+        """While the block runs, ``exchange`` is never silent for much longer than the interval."""
+        self._exchanges.add(exchange)
         try:
             yield
         finally:
-            self._calls.discard(call)
+            self._exchanges.discard(exchange)
 
     async def run(self) -> None:
         """For ever."""
         while True:
             await asyncio.sleep(min(LOOKED_AT_MOST_EVERY_S, self._every_s / 4))
             now = time.perf_counter()
-            for call in list(self._calls):
-                if now - call.wrote_at >= self._every_s:
-                    await call.comment()
+            for exchange in list(self._exchanges):
+                if now - exchange.wrote_at >= self._every_s:
+                    await exchange.comment()

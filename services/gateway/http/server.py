@@ -14,8 +14,9 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from libs.bus import supervise
+from libs.runtime.status import PortTaken
 
-from .connection_balance import Crowd
+from .connection_balance import ConnectionBalance
 
 log = logging.getLogger("llmgw.gateway")
 
@@ -35,6 +36,8 @@ PUSH = "llmgw.push"
 """Key of a scope: a function that writes more of a body that has begun, at once. ASGI's own way takes a coroutine."""
 
 
+BACKLOG = 2048
+"""Connections the system holds that no worker has taken yet."""
 HEAD_BYTES = 64 * 1024
 """A request's head may be so long, and what came in one piece with its end."""
 BODY_S = 60.0
@@ -230,13 +233,13 @@ class _Acceptor:
         self,
         listening: socket.socket,
         make: Callable[[], asyncio.Protocol],
-        crowd: Crowd,
+        balance: ConnectionBalance,
         open_now: Callable[[], int],
         able: Callable[[], bool],
     ) -> None:
         self._able = able
         self._listening = listening
-        self._crowd = crowd
+        self._balance = balance
         self._open_now = open_now
         self._make = make
         self._loop = asyncio.get_running_loop()
@@ -247,15 +250,15 @@ class _Acceptor:
 
     def _resume(self) -> None:
         if self._able():
-            self._crowd.takes(self._open_now() + len(self._opening))
+            self._balance.takes(self._open_now() + len(self._opening))
         self._loop.add_reader(self._listening, self._offered)
 
     def _offered(self) -> None:
-        if not self._able() and self._crowd.left_to_others():
+        if not self._able() and self._balance.left_to_others():
             # To refuse takes no time: it would draw nearly every connection to the one that answers none.
             self._loop.remove_reader(self._listening)
             self._resuming = self._loop.call_later(UNABLE_S, self._resume)
-        elif surplus := self._crowd.surplus(self._open_now() + len(self._opening)):
+        elif surplus := self._balance.surplus(self._open_now() + len(self._opening)):
             self._loop.remove_reader(self._listening)
             self._resuming = self._loop.call_later(min(LEFT_MOST_S, surplus * LEFT_TO_OTHERS_S), self._left)
         else:
@@ -287,7 +290,7 @@ class _Acceptor:
 
     def close(self) -> None:
         """Take no more."""
-        self._crowd.left_to_others()
+        self._balance.left_to_others()
         if self._resuming is not None:
             self._resuming.cancel()
         self._loop.remove_reader(self._listening)
@@ -308,7 +311,7 @@ class HttpServer:
         self,
         application: Any,
         listening: socket.socket,
-        crowd: Crowd,
+        balance: ConnectionBalance,
         able: Callable[[], bool],
         keep_alive_s: int,
         drain_s: float,
@@ -332,7 +335,7 @@ class HttpServer:
         )
         self._server = _Server(config)
         self._listening = listening
-        self._crowd = crowd
+        self._balance = balance
         self._keep_alive_s = keep_alive_s
         self._task: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -345,7 +348,7 @@ class HttpServer:
                 await self._task
                 raise RuntimeError("the HTTP server ended while it was starting")
             await asyncio.sleep(0.005)
-        self._acceptor = _Acceptor(self._listening, self._connection, self._crowd, self._open_now, self._able)
+        self._acceptor = _Acceptor(self._listening, self._connection, self._balance, self._open_now, self._able)
         self._looking = supervise(self._look, name="the look at connections", fail=self._fail)
 
     def _open_now(self) -> int:
@@ -372,3 +375,14 @@ class HttpServer:
             self._looking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._looking
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The open port clients come to. Raises PortTaken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise PortTaken(f"port {host}:{port} cannot be used ({error.strerror}); set port to a free one") from None
+    listening.setblocking(False)
+    return listening

@@ -8,49 +8,51 @@ from __future__ import annotations
 
 import msgspec
 
-from services.gateway.cluster.views import Served
+from services.gateway.cluster.views import ServedModel
 from services.gateway.core.context_window import ContextExceeded
-from services.gateway.core.protocols.operations import MESSAGES, RESPONSES, Kind
+from services.gateway.core.protocols.operations import MESSAGES, RESPONSES, Operation
 from services.gateway.core.request import body as bodies
-from services.gateway.core.request.body import Asked
-from services.gateway.http.exchange import Call
+from services.gateway.core.request.body import ParsedRequest
+from services.gateway.http.exchange import Exchange
 
 from .metering import Question
-from .prompt_count import Recount
+from .prompt_count import PromptCount
 
 
-class Room:
+class AnswerLength:
     """``shortens``: whether answers are made shorter at all."""
 
-    def __init__(self, recount: Recount, shortens: bool) -> None:
-        self._recount = recount
+    def __init__(self, recount: PromptCount, shortens: bool) -> None:
+        self._prompt_count = recount
         self._shortens = shortens
 
-    def within(self, call: Call, kind: Kind, asked: Asked, served: Served, body: bytes) -> bytes:
+    def within(
+        self, exchange: Exchange, kind: Operation, asked: ParsedRequest, served: ServedModel, body: bytes
+    ) -> bytes:
         """The body, asking for no more than the model answers with where it may be changed; ``asked`` follows."""
         most = served.max_tokens
         if not self._may(kind) or asked.max_tokens is None or asked.max_tokens <= most:
             return body
         field = kind.limit or "max_tokens"
         model = served.route.model
-        call.warn([f"{field} is {asked.max_tokens}, '{model}' answers with at most {most}; {most} were asked for"])
+        exchange.warn([f"{field} is {asked.max_tokens}, '{model}' answers with at most {most}; {most} were asked for"])
         return self._asking_for(most, asked, body)
 
     async def shortened(
-        self, call: Call, kind: Kind, asked: Asked, question: Question, fault: ContextExceeded
+        self, exchange: Exchange, kind: Operation, asked: ParsedRequest, question: Question, fault: ContextExceeded
     ) -> bytes:
         """The body, asking for as much as the prompt leaves room for. Raises ``fault``, with the figures it lacked,
         where that is nothing, or the body may not be changed."""
         limit = next((value for _, value in asked.limits()), None)
         if fault.prompt is None and limit is not None:
-            fault.about(await self._recount.counted(question), limit, fault.window)
+            fault.about(await self._prompt_count.counted(question), limit, fault.window)
         if fault.prompt is None or fault.window is None:
             raise fault
         room = fault.window - fault.prompt
         if not self._may(kind) or asked.max_tokens is None or not 0 < room < asked.max_tokens:
             raise fault
         field = kind.limit or "max_tokens"
-        call.warn(
+        exchange.warn(
             [
                 f"{field} is {asked.max_tokens} and a prompt of {fault.prompt} tokens leaves room for {room} of "
                 f"{fault.window}; {room} were asked for"
@@ -58,9 +60,9 @@ class Room:
         )
         return self._asking_for(room, asked, question.body)
 
-    def _may(self, kind: Kind) -> bool:
+    def _may(self, kind: Operation) -> bool:
         return self._shortens and kind in (MESSAGES, RESPONSES)
 
-    def _asking_for(self, tokens: int, asked: Asked, body: bytes) -> bytes:
+    def _asking_for(self, tokens: int, asked: ParsedRequest, body: bytes) -> bytes:
         asked.max_tokens = tokens
         return bodies.edited(body, {"max_tokens": msgspec.json.encode(tokens)})

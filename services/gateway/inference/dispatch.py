@@ -11,15 +11,15 @@ from typing import Literal, NamedTuple
 
 from services.gateway import metrics
 from services.gateway.adapters.upstream import Abandoned, Connection, UpstreamFailure
-from services.gateway.cluster.views import Routes, Served, Target
-from services.gateway.core import errors
+from services.gateway.cluster.views import Routes, ServedModel, Target
+from services.gateway.core import faults
 from services.gateway.core.engine_errors import fault_in
-from services.gateway.core.errors import Fault
+from services.gateway.core.faults import Fault
 from services.gateway.core.routing.load_balancing import retry_after
-from services.gateway.http.exchange import Call
+from services.gateway.http.exchange import Exchange
 
 from .metering import Meter
-from .wake_queue import Waiting
+from .wake_queue import WakeQueue
 
 log = logging.getLogger("llmgw.gateway")
 
@@ -44,7 +44,7 @@ BLAME: dict[str, Blame] = {"odd": "nobody", "deadline": "perhaps", "stalled": "p
 """By kind of UpstreamFailure; of the others it is the endpoint."""
 
 
-class Failed(NamedTuple):
+class EndpointFailure(NamedTuple):
     """How an endpoint failed, and what the client hears when nobody else does better."""
 
     reason: str
@@ -52,20 +52,20 @@ class Failed(NamedTuple):
     blame: Blame
 
 
-class Retryable(Exception):
+class RetryableFailure(Exception):
     """This endpoint failed before any content; another one may be asked."""
 
     def __init__(self, reason: str, fault: Callable[[], Fault], blame: Blame = "endpoint") -> None:
         super().__init__(reason)
-        self.failed = Failed(reason, fault, blame)
+        self.failed = EndpointFailure(reason, fault, blame)
 
 
-class Engines:
+class Dispatcher:
     """The endpoints of all models, and how a request is put to one of them."""
 
-    def __init__(self, routes: Routes, waiting: Waiting, attempts: int, deadline_s: float, stall_s: float) -> None:
+    def __init__(self, routes: Routes, wake_queue: WakeQueue, attempts: int, deadline_s: float, stall_s: float) -> None:
         self._routes = routes
-        self._waiting = waiting
+        self._wake_queue = wake_queue
         self._attempts = attempts
         self._deadline_s = deadline_s
         self._stall_s = stall_s
@@ -73,20 +73,20 @@ class Engines:
         self._busy: set[Connection] = set()
         self._ending = False
 
-    def attempts(self, model: str, meter: Meter, call: Call) -> Attempts:
-        return Attempts(self._routes, self._waiting, model, meter, self._attempts, self._until(call), self._late)
+    def attempts(self, model: str, meter: Meter, exchange: Exchange) -> Attempts:
+        return Attempts(self._routes, self._wake_queue, model, meter, self._attempts, self._until(exchange), self._late)
 
     def _late(self) -> Fault:
-        return errors.deadline(self._deadline_s)
+        return faults.deadline(self._deadline_s)
 
-    def _until(self, call: Call) -> float:
+    def _until(self, exchange: Exchange) -> float:
         """When its client has waited long enough, by the loop's clock: counted from its arrival, whatever was done for
         it meanwhile and however many engines were asked."""
-        return self._loop.time() + self._deadline_s - (time.perf_counter() - call.started)
+        return self._loop.time() + self._deadline_s - (time.perf_counter() - exchange.started)
 
     @asynccontextmanager
     async def asked(
-        self, target: Target, call: Call, key_id: str, path: str, body: bytes, extra: bytes
+        self, target: Target, exchange: Exchange, key_id: str, path: str, body: bytes, extra: bytes
     ) -> AsyncIterator[Connection]:
         """A connection with the head of a good answer on it. ``path`` is the engine's, ``key_id`` the client's.
 
@@ -98,7 +98,7 @@ class Engines:
         connection: Connection | None = None
         keep = False
         try:
-            connection = await self._sent(target, call, _head(target, path, body, extra), body)
+            connection = await self._sent(target, exchange, _head(target, path, body, extra), body)
             if connection.status != 200:
                 raise self.refusal(fault_in(await connection.read_all(ERROR_BODY_BYTES), connection.status))
             yield connection
@@ -108,20 +108,20 @@ class Engines:
             target.breaker.succeeded()
             keep = True
             raise
-        except Retryable as problem:
+        except RetryableFailure as problem:
             self._note(target, key_id, problem.failed.blame)
             raise
         except UpstreamFailure as failure:
             kind = failure.kind
             blame = BLAME.get(kind, "endpoint")
             self._note(target, key_id, blame)
-            raise Retryable(kind, lambda: self._fault_of(kind), blame) from None
+            raise RetryableFailure(kind, lambda: self._fault_of(kind), blame) from None
         except BaseException:
             target.breaker.abandoned()
             raise
         finally:
             target.own -= 1
-            call.connection = None
+            exchange.connection = None
             if connection is not None:
                 self._busy.discard(connection)
                 if keep:
@@ -135,23 +135,23 @@ class Engines:
         else:
             target.breaker.failed(self._loop.time(), key_id if blame == "perhaps" else None)
 
-    async def _sent(self, target: Target, call: Call, head: bytes, body: bytes) -> Connection:
+    async def _sent(self, target: Target, exchange: Exchange, head: bytes, body: bytes) -> Connection:
         connection = target.pool.idle()
         if connection is not None:
             try:
-                return await self._heard(connection, call, head, body)
+                return await self._heard(connection, exchange, head, body)
             except UpstreamFailure as failure:
                 if failure.kind != "closed" or connection.headed:
                     raise
                 # Closed while it was idle, before the engine saw the request: says nothing about the engine.
-        return await self._heard(await target.pool.connect(), call, head, body)
+        return await self._heard(await target.pool.connect(), exchange, head, body)
 
-    async def _heard(self, connection: Connection, call: Call, head: bytes, body: bytes) -> Connection:
-        if call.gone:
+    async def _heard(self, connection: Connection, exchange: Exchange, head: bytes, body: bytes) -> Connection:
+        if exchange.gone:
             connection.abort()
             raise Abandoned
-        call.connection = connection
-        connection.deadline = self._until(call)
+        exchange.connection = connection
+        connection.deadline = self._until(exchange)
         self._busy.add(connection)
         connection.send(head, body)
         try:
@@ -198,24 +198,24 @@ class Engines:
         if fault.status in ELSEWHERE or not 400 <= fault.status < 500:
             status = fault.status
             blame: Blame = "nobody" if status in SATURATED else "endpoint" if status in OUR_MISTAKE else "perhaps"
-            return Retryable(f"status {status}", lambda: errors.upstream_failed(status), blame)
+            return RetryableFailure(f"status {status}", lambda: faults.upstream_failed(status), blame)
         return fault
 
     def _fault_of(self, kind: str) -> Fault:
         if self._ending:
-            return errors.stopping()
+            return faults.stopping()
         if kind == "odd":
-            return errors.upstream_odd()
+            return faults.upstream_odd()
         if kind == "deadline":
             return self._late()
         if kind == "stalled":
-            return errors.stalled(self._stall_s)
-        return errors.upstream_failed(None)
+            return faults.stalled(self._stall_s)
+        return faults.upstream_failed(None)
 
     def end(self) -> None:
         """This gateway stops: end what is still being answered, so that clients are told before they are cut off."""
         self._ending = True
-        self._waiting.end()
+        self._wake_queue.end()
         for connection in list(self._busy):
             connection.end()
 
@@ -242,7 +242,7 @@ class Attempts:
     def __init__(
         self,
         routes: Routes,
-        waiting: Waiting,
+        wake_queue: WakeQueue,
         model: str,
         meter: Meter,
         most: int,
@@ -251,7 +251,7 @@ class Attempts:
     ) -> None:
         """``until``: when nobody is asked any more, by the loop's clock; ``late``: what the client hears then."""
         self._routes = routes
-        self._waiting = waiting
+        self._wake_queue = wake_queue
         self._meter = meter
         self._left = self._most = most
         self._until = until
@@ -261,7 +261,7 @@ class Attempts:
         self._step = 0
         self.model = model
         """The one that is asked now."""
-        self.last: Failed | None = None
+        self.last: EndpointFailure | None = None
         """Not the exception: its traceback holds this, and so would keep all that was read for the request."""
 
     def next(self) -> Target | None:
@@ -284,7 +284,7 @@ class Attempts:
         self._meter.replica_id = target.replica_id
         return target
 
-    async def otherwise(self, call: Call, suits: Callable[[Served], bool]) -> Target:
+    async def otherwise(self, exchange: Exchange, suits: Callable[[ServedModel], bool]) -> Target:
         """An endpoint of a fallback; where none has one, wait for the first model that is started on demand.
 
         ``suits`` says whether a fallback may answer this request. Only those the asked model itself names are looked
@@ -302,12 +302,12 @@ class Attempts:
                     continue
                 if served.route.stopped is not None:
                     if step == 0:
-                        raise errors.stopped(self.model, served.route.stopped, served.route.stopped_reason)
+                        raise faults.stopped(self.model, served.route.stopped, served.route.stopped_reason)
                     continue
                 target = served.choose(self._tried, asyncio.get_running_loop().time())
                 if target is not None:
                     if asleep is not None:
-                        self._waiting.wake(asleep)  # for those who come later
+                        self._wake_queue.wake(asleep)  # for those who come later
                     if step != self._step:
                         self._move(step)
                     return self._taken(target)
@@ -317,7 +317,7 @@ class Attempts:
                 raise self._nobody()
             began = time.perf_counter()
             try:
-                await self._waiting.change(call, asleep, self._chain[self._step :])
+                await self._wake_queue.change(exchange, asleep, self._chain[self._step :])
             finally:
                 self._meter.waited_ms += round((time.perf_counter() - began) * 1000, 3)
 
@@ -333,9 +333,9 @@ class Attempts:
             return self.last.fault()
         served = self._routes.find(self.model)
         now = asyncio.get_running_loop().time()
-        return errors.no_endpoint(self.model, retry_after(served.targets if served is not None else (), now))
+        return faults.no_endpoint(self.model, retry_after(served.targets if served is not None else (), now))
 
-    def failed(self, failed: Failed) -> None:
+    def failed(self, failed: EndpointFailure) -> None:
         """The endpoint did not answer; ``next`` gives another one."""
         self.last = failed
         log.warning("%s failed for a request to %s: %s", self._tried[-1], self.model, failed.reason)

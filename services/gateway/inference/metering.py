@@ -11,21 +11,21 @@ from typing import NamedTuple
 from libs.events.usage import RequestRecord, Status
 from libs.events.views import KeyView
 from services.gateway import metrics
-from services.gateway.admission.budgets import Hold
+from services.gateway.admission.budgets import BudgetHold
 from services.gateway.admission.limits import limited
-from services.gateway.cluster.gossip import Rates
+from services.gateway.cluster.gossip import Gossip
 from services.gateway.cluster.views import Target
 from services.gateway.core.admission.shared_table import TableFull
-from services.gateway.core.errors import busy, not_metered
-from services.gateway.core.protocols.operations import Kind
+from services.gateway.core.faults import busy, not_metered
+from services.gateway.core.protocols.operations import Operation
 from services.gateway.core.usage.engine_usage import (
     Answer,
-    Usage,
-    Used,
+    EngineUsage,
+    TokenUsage,
     estimate_prompt,
     of_all_choices,
 )
-from services.gateway.http.exchange import Call
+from services.gateway.http.exchange import Exchange
 from services.gateway.usage.spool import Opened, Spool, SpoolBroken
 
 log = logging.getLogger("llmgw.gateway")
@@ -58,10 +58,10 @@ class Meter:
         *("replica_id", "stream", "tokens", "waited_ms"),
     )
 
-    def __init__(self, spool: Spool, rates: Rates, call: Call, kind: Kind, key: KeyView) -> None:
+    def __init__(self, spool: Spool, gossip: Gossip, exchange: Exchange, kind: Operation, key: KeyView) -> None:
         self._spool = spool
-        self._rates = rates
-        self._call = call
+        self._gossip = gossip
+        self._exchange = exchange
         self._kind = kind
         self._key = key
         self._model = self._model_asked = ""
@@ -80,12 +80,12 @@ class Meter:
         self.first_token_ms: float | None = None
         self.tokens = 0
         """Delivered so far."""
-        self._told: Usage | None = None
+        self._told: EngineUsage | None = None
         self.question: Question | None = None
         """The one that is being answered in a stream."""
         self.prompt_tokens: int | None = None
         """Counted by an engine, of an answer without an end."""
-        self.hold: Hold | None = None
+        self.hold: BudgetHold | None = None
         """What it holds of budgets."""
 
     def about(
@@ -113,8 +113,8 @@ class Meter:
         if self._spool.full:
             raise busy(self._spool.in_flight)
         opened = Opened(
-            request_id=self._call.request_id,
-            opened_at=self._call.started_at,
+            request_id=self._exchange.request_id,
+            opened_at=self._exchange.started_at,
             key_id=self._key.key_id,
             project=self._key.project,
             model_asked=self._model_asked,
@@ -129,7 +129,7 @@ class Meter:
         except SpoolBroken:
             raise not_metered() from None
 
-    def delivering(self, tokens: int, told: Usage | None) -> None:
+    def delivering(self, tokens: int, told: EngineUsage | None) -> None:
         """So many tokens in all will be with the client after the next write.
 
         ``told``: what the engine said until now that it used; None where it says so at the end only.
@@ -139,7 +139,7 @@ class Meter:
         if self._slot is not None:
             self._spool.delivered(self._slot, tokens)
 
-    def estimate(self) -> Used:
+    def estimate(self) -> TokenUsage:
         """Of an answer without an end: what was delivered, and the prompt as an engine said, or else a guess at it."""
         if self.tokens and self._told is not None:
             used = self.believed(self._told.used())
@@ -151,9 +151,9 @@ class Meter:
             prompt = self.prompt_tokens
         else:
             prompt = estimate_prompt(self._body_bytes)
-        return Used(prompt=prompt, completion=self.tokens, estimated=True)
+        return TokenUsage(prompt=prompt, completion=self.tokens, estimated=True)
 
-    def believed(self, used: Used, answer_bytes: int = 0) -> Used:
+    def believed(self, used: TokenUsage, answer_bytes: int = 0) -> TokenUsage:
         """What an engine says was used, or what was counted here in its place where that cannot be; then it is marked
         as estimated. ``answer_bytes`` is the length of an answer that came in one piece."""
         used.cached = max(0, min(used.cached, used.prompt))
@@ -162,10 +162,10 @@ class Meter:
             return used
         log.warning(
             "%s says of request %s that it used %d prompt and %d completion tokens of at most %d and %d: counted here",
-            *(self.replica_id, self._call.request_id, used.prompt, used.completion, *self._most),
+            *(self.replica_id, self._exchange.request_id, used.prompt, used.completion, *self._most),
         )
         metrics.IMPLAUSIBLE.labels(self._model).inc()
-        counted = Used(prompt=used.prompt, completion=used.completion, estimated=True)
+        counted = TokenUsage(prompt=used.prompt, completion=used.completion, estimated=True)
         if not 0 <= used.prompt <= self._most[0]:
             known = self.prompt_tokens
             counted.prompt = min(estimate_prompt(self._body_bytes) if known is None else known, self._most[0])
@@ -173,7 +173,7 @@ class Meter:
             counted.completion = min(max(self.tokens, answer_bytes // 4), self._most[1])
         return counted
 
-    def correction(self, answer: Answer, answer_bytes: int) -> Used | None:
+    def correction(self, answer: Answer, answer_bytes: int) -> TokenUsage | None:
         """What an answer that came in one piece used, where its engine does not say that; None where it does, or says
         nothing."""
         if answer.usage is None:
@@ -191,17 +191,17 @@ class Meter:
     def is_closed(self) -> bool:
         return self._closed
 
-    def close(self, status: Status, http_status: int, used: Used | None = None) -> None:
+    def close(self, status: Status, http_status: int, used: TokenUsage | None = None) -> None:
         """Write the record; later calls change nothing."""
         if self._closed:
             return
         self._closed = True
         if used is None:
             used = self.estimate()
-        elapsed_ms = self._call.elapsed_ms
+        elapsed_ms = self._exchange.elapsed_ms
         record = RequestRecord(
-            request_id=self._call.request_id,
-            opened_at=self._call.started_at,
+            request_id=self._exchange.request_id,
+            opened_at=self._exchange.started_at,
             closed_at=datetime.now(UTC),
             key_id=self._key.key_id,
             project=self._key.project,
@@ -227,7 +227,7 @@ class Meter:
         self._slot = None
         if self.hold is not None:
             self.hold.settle(record, position)
-        self._call.attributes = {
+        self._exchange.attributes = {
             "gen_ai.provider.name": "llmgw",
             "gen_ai.request.model": self._model_asked,
             "gen_ai.response.model": self._model,
@@ -238,15 +238,15 @@ class Meter:
         }
         self._count(used, http_status, elapsed_ms)
 
-    def _count(self, used: Used, http_status: int, elapsed_ms: float) -> None:
+    def _count(self, used: TokenUsage, http_status: int, elapsed_ms: float) -> None:
         model = self._model
         if tokens := used.prompt + used.completion:
             now = time.monotonic()
             with suppress(TableFull):  # of a limit that came while the request was answered
                 for name in limited(self._key):
-                    self._rates.counts.add(name, now, tokens=tokens)
+                    self._gossip.counts.add(name, now, tokens=tokens)
         if self.attempts:
-            self._rates.last_used[model] = datetime.now(UTC)
+            self._gossip.last_used[model] = datetime.now(UTC)
         metrics.finished(
             self._kind.path,
             model,

@@ -12,7 +12,7 @@ from services.gateway.cluster.views import Target
 from services.gateway.core.protocols import tokenize
 from services.gateway.core.sse.events import BadStream
 
-from .dispatch import Engines
+from .dispatch import Dispatcher
 from .metering import Meter, Question
 
 WITHIN_S = 1.0
@@ -22,8 +22,8 @@ MAX_AT_ONCE = 64
 MAX_SUSPECTS = 8
 
 
-class Recount:
-    def __init__(self, engines: Engines) -> None:
+class PromptCount:
+    def __init__(self, engines: Dispatcher) -> None:
         self._engines = engines
         self._counting = 0
 

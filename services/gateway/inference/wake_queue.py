@@ -17,8 +17,8 @@ from libs.tasks import end
 from services.gateway import metrics
 from services.gateway.adapters.upstream import Abandoned
 from services.gateway.cluster.views import Routes
-from services.gateway.core import errors
-from services.gateway.http.exchange import Call
+from services.gateway.core import faults
+from services.gateway.http.exchange import Exchange
 
 log = logging.getLogger("llmgw.gateway")
 
@@ -52,7 +52,7 @@ class Waiter:
             self._future.set_exception(why)
 
 
-class Waiting:
+class WakeQueue:
     """All of them at one gateway: at most ``most``, each for at most ``wait_s`` since it arrived."""
 
     def __init__(self, bus: Bus, routes: Routes, wait_s: float, most: int) -> None:
@@ -70,29 +70,29 @@ class Waiting:
         """Model to how many wait for it."""
         return self._counts
 
-    async def change(self, call: Call, model: str, models: Collection[str]) -> None:
+    async def change(self, exchange: Exchange, model: str, models: Collection[str]) -> None:
         """Wake ``model`` and wait until the route of one of ``models`` has changed.
 
         Raises Fault (503) when it took too long, too many wait, or this gateway stops; Abandoned.
         """
-        if call.gone:
+        if exchange.gone:
             raise Abandoned
         if self._ending:
-            raise errors.stopping()
+            raise faults.stopping()
         if len(self._waiters) >= self._most:
-            raise errors.too_many_waiting(model, self._most)
+            raise faults.too_many_waiting(model, self._most)
         self.wake(model)
         waiter = Waiter(models)
         self._waiters.add(waiter)
         self._counts[model] = self._counts.get(model, 0) + 1
-        call.connection = waiter
+        exchange.connection = waiter
         try:
-            async with asyncio.timeout(self._wait_s - (time.perf_counter() - call.started)):
+            async with asyncio.timeout(self._wait_s - (time.perf_counter() - exchange.started)):
                 await waiter.changed()
         except TimeoutError:
-            raise errors.not_started(model, self._wait_s) from None
+            raise faults.not_started(model, self._wait_s) from None
         finally:
-            call.connection = None
+            exchange.connection = None
             self._waiters.discard(waiter)
             left = self._counts[model] - 1
             if left:
@@ -138,7 +138,7 @@ class Waiting:
         """This gateway stops: who waits is told so."""
         self._ending = True
         for waiter in self._waiters:
-            waiter.end(errors.stopping())
+            waiter.end(faults.stopping())
 
     async def stop(self) -> None:
         self.end()

@@ -13,21 +13,24 @@ import time
 from collections.abc import Callable
 
 import msgspec
+import uvloop
 
 from libs.bus import supervise
-from libs.runtime import metrics
+from libs.runtime import logs, metrics, traces
 from libs.runtime.run import version
 from libs.runtime.status import PortTaken, StatusServer
 from libs.runtime.systemd import Notifier
 from libs.tasks import end
 from services.gateway.adapters.identity import identity
-from services.gateway.adapters.shared_tables import Beside, prepare
+from services.gateway.adapters.shared_tables import HostTables, prepare
 from services.gateway.http.connection_balance import gone, memory
+from services.gateway.http.server import listen
 from services.gateway.settings import GatewaySettings
+
+from .inheritance import VARIABLE, Inheritance, encode
 
 log = logging.getLogger("llmgw.gateway")
 
-BACKLOG = 2048
 STEADY_S = 10.0
 """A worker that ran for so long is started again at once; one that did not waits, twice as long each time."""
 BACK_OFF_S = 0.25
@@ -46,14 +49,14 @@ class WorkerProcess:
         settings: GatewaySettings,
         index: int,
         listening: socket.socket,
-        crowd_fd: int,
-        beside: Beside,
+        balance_fd: int,
+        host_tables: HostTables,
         fail: Callable[[str], None],
     ) -> None:
         self._index = index - 1
-        self._beside = beside
+        self._host_tables = host_tables
         self._fail = fail
-        self._crowd_fd = crowd_fd
+        self._balance_fd = balance_fd
         self._settings = msgspec.structs.replace(
             settings,
             instance=f"{settings.instance}-{index}",
@@ -81,16 +84,14 @@ class WorkerProcess:
 
     async def _run(self) -> int:
         """One life of the worker; its exit status."""
-        from .worker import VARIABLE, Inheritance, encode
-
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         inheritance = Inheritance(
             settings=self._settings,
             index=self._index,
-            beside=self._beside,
+            host_tables=self._host_tables,
             listening_fd=self._listening.fileno(),
-            crowd_fd=self._crowd_fd,
+            balance_fd=self._balance_fd,
             control_fd=theirs.fileno(),
         )
         environment = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
@@ -100,7 +101,7 @@ class WorkerProcess:
                     *(sys.executable, "-m", "services.gateway.process.worker"),
                     stdin=asyncio.subprocess.DEVNULL,
                     env=environment | {VARIABLE: encode(inheritance)},
-                    pass_fds=(inheritance.listening_fd, inheritance.crowd_fd, inheritance.control_fd),
+                    pass_fds=(inheritance.listening_fd, inheritance.balance_fd, inheritance.control_fd),
                 )
             listening = supervise(lambda: self._listen(ours), name="a worker's report", fail=self._fail)
             try:
@@ -108,7 +109,7 @@ class WorkerProcess:
             finally:
                 await end(listening)
         metrics.worker_ended(self._process.pid)
-        gone(self._crowd_fd, self._index)
+        gone(self._balance_fd, self._index)
         return status
 
     async def _listen(self, control: socket.socket) -> None:
@@ -172,14 +173,14 @@ class Parent:
             return 1
         port = listening.getsockname()[1]
         log.info("gateway %s listens on http://%s:%d with %d workers", version(), settings.host, port, settings.workers)
-        crowd_fd = memory(settings.workers)
+        balance_fd = memory(settings.workers)
         self._workers = [
             WorkerProcess(
                 settings,
                 index,
                 listening,
-                crowd_fd,
-                Beside(host, table, tuple(one for one in tables if one != table)),
+                balance_fd,
+                HostTables(host, table, tuple(one for one in tables if one != table)),
                 self._fail,
             )
             for index, table in enumerate(tables, start=1)
@@ -191,7 +192,7 @@ class Parent:
         clean = await self._stop(keeping)
         await end(telling, watchdog)
         listening.close()
-        os.close(crowd_fd)
+        os.close(balance_fd)
         if status is not None:
             await status.stop()
         log.info("gateway stopped")
@@ -230,16 +231,12 @@ class Parent:
             await asyncio.sleep(0.25)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """The open port clients come to. Raises PortTaken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise PortTaken(f"port {host}:{port} cannot be used ({error.strerror}); set port to a free one") from None
-    listening.setblocking(False)
-    return listening
-
-
 def _why(status: int) -> str:
     return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+
+
+def main(settings: GatewaySettings) -> int:
+    """Run the gateway: the socket, its workers, and one status port for all of them. The exit status."""
+    logs.configure("gateway", settings.instance, settings.log_level, settings.log_format)
+    traces.configure("gateway", settings.instance, None)
+    return uvloop.run(Parent(settings).run())

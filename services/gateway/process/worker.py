@@ -10,49 +10,24 @@ import os
 import signal
 import socket
 import sys
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from libs.bus import Bus
 from libs.runtime import run
 from libs.tasks import end
-from services.gateway.adapters.shared_tables import Beside
+from services.gateway.adapters.shared_tables import HostTables
 from services.gateway.app import Gateway
-from services.gateway.http.connection_balance import Crowd
+from services.gateway.http.connection_balance import ConnectionBalance
 from services.gateway.settings import GatewaySettings
+
+from .inheritance import VARIABLE, decode
 
 log = logging.getLogger("llmgw.gateway")
 
-VARIABLE = "LLMGW_WORKER"
-"""Where the parent puts a worker's Inheritance, as JSON. Not on the command line: settings may name secrets."""
 REPORT_EVERY_S = 0.25
 GC_THRESHOLD = 20_000
 """Objects made and not yet freed before the youngest are looked through; Python's 700 is a request or two."""
-
-
-class Inheritance(msgspec.Struct):
-    settings: GatewaySettings
-    index: int
-    """Which of the workers it is, from 0."""
-    beside: Beside
-    listening_fd: int
-    crowd_fd: int
-    control_fd: int
-    """One end of a socket pair: the worker writes why it is not ready, and reads the parent's end."""
-
-
-def encode(inheritance: Inheritance) -> str:
-    return msgspec.json.encode(inheritance, enc_hook=str).decode()
-
-
-def decode(text: str) -> Inheritance:
-    return msgspec.json.decode(text, type=Inheritance, dec_hook=_path)
-
-
-def _path(kind: type, value: Any) -> Any:
-    return kind(value) if issubclass(kind, Path) else value
 
 
 class Worker:
@@ -63,12 +38,12 @@ class Worker:
         settings: GatewaySettings,
         bus: Bus,
         listening: socket.socket,
-        crowd: Crowd,
-        beside: Beside,
+        balance: ConnectionBalance,
+        host_tables: HostTables,
         control: socket.socket,
     ) -> None:
         self._bus = bus
-        self._gateway = Gateway(settings, bus, listening, crowd, beside)
+        self._gateway = Gateway(settings, bus, listening, balance, host_tables)
         self._control = control
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -116,10 +91,10 @@ def main() -> int:
     listening = socket.socket(fileno=inheritance.listening_fd)
     control = socket.socket(fileno=inheritance.control_fd)
     control.setblocking(False)
-    crowd = Crowd(inheritance.crowd_fd, inheritance.settings.workers, inheritance.index)
+    balance = ConnectionBalance(inheritance.balance_fd, inheritance.settings.workers, inheritance.index)
 
     def build(settings: GatewaySettings, bus: Bus) -> Worker:
-        return Worker(settings, bus, listening, crowd, inheritance.beside, control)
+        return Worker(settings, bus, listening, balance, inheritance.host_tables, control)
 
     return run.serve("gateway", inheritance.settings, build)
 

@@ -28,18 +28,18 @@ async def main(url: str, directory: str, keys: int, used: int) -> None:
     gateway = build(GatewaySettings(data_dir=Path(directory), instance="gw", port=free_port()), bus)
     gc.set_threshold(20_000)
     await gateway.start()
-    rates, now = gateway._rates, datetime.now(UTC)
+    gossip, now = gateway._gossip, datetime.now(UTC)
     for number, view in enumerate(gateway._keys.views()):
         if number == used:
             break
-        rates.counts.add(view.key_id, time.monotonic(), requests=1)
-        held = rates.spending.reserve(view.budgets, 5_000, now)
-        rates.spending.settle(held, 1_000, number + 1, now)  # type: ignore[arg-type]
-        rates.counts.add(view.key_id, time.monotonic(), tokens=20)
+        gossip.counts.add(view.key_id, time.monotonic(), requests=1)
+        held = gossip.spending.reserve(view.budgets, 5_000, now)
+        gossip.spending.settle(held, 1_000, number + 1, now)  # type: ignore[arg-type]
+        gossip.counts.add(view.key_id, time.monotonic(), tokens=20)
     each = keys // GATEWAYS
     for number in range(GATEWAYS):
         names = [f"k-{number * each + place:010}" for place in range(each)]
-        await rates._on_holdings(
+        await gossip._on_holdings(
             GatewayHoldings(
                 at=now,
                 gateway_id=f"gw-{number}",

@@ -48,7 +48,7 @@ async def test_answers_never_mix_and_nothing_is_left(gateway: Client, world: Wor
     assert statuses.count("ok") >= answered
     assert set(statuses) <= {"ok", "cancelled"}
     assert service._spool.in_flight == 0
-    assert service._door.in_flight == 0
+    assert service._router.in_flight == 0
     assert not service._engines._busy
     (target,) = service._routes.targets.values()
     assert target.own == 0

@@ -31,7 +31,7 @@ async def connected(gateway: Client) -> tuple[asyncio.StreamReader, asyncio.Stre
 async def nothing_left(gateway: Client) -> None:
     service = gateway.service
     assert service is not None
-    await eventually(lambda: service._door.in_flight == 0 and not service._engines._busy, what="nothing is in flight")
+    await eventually(lambda: service._router.in_flight == 0 and not service._engines._busy, what="nothing is in flight")
     assert all(target.own == 0 for target in service._routes.targets.values())
 
 
@@ -121,7 +121,7 @@ async def test_who_takes_nothing_of_its_answer_is_hung_up_on(
     writer.write(request(4000, "long " * 4000 + "w" * 1000))
     service = gateway.service
     assert service is not None
-    await eventually(lambda: service._door.in_flight == 1)
+    await eventually(lambda: service._router.in_flight == 1)
     await nothing_left(gateway)
     writer.close()
 

@@ -186,4 +186,6 @@ async def test_two_gateways_share_a_limit(
 def _used(gateways: list[Client]) -> list[int]:
     import time
 
-    return [g.service._rates.counts.used("k-ten", time.monotonic()).requests for g in gateways if g.service is not None]
+    return [
+        g.service._gossip.counts.used("k-ten", time.monotonic()).requests for g in gateways if g.service is not None
+    ]

@@ -26,8 +26,8 @@ async def test_a_bus_that_stands_still_leaves_each_host_its_share(
     amount = 40 * EACH
     await world.key(KEY, budgets=under(amount), rpm=10_000)
     hosts = [await world.gateway(await connect_as("gateway"), name) for name in ("gw-1", "gw-2")]
-    rates = [host.service._rates for host in hosts if host.service is not None]
-    await eventually(lambda: all(one._neighbours.hosts == 2 for one in rates))
+    gossip = [host.service._gossip for host in hosts if host.service is not None]
+    await eventually(lambda: all(one._other_hosts.hosts == 2 for one in gossip))
     async with (
         Traffic(f"http://127.0.0.1:{hosts[0].port}/v1", KEY, "sim", rate=20, max_tokens=TOKENS) as first,
         Traffic(f"http://127.0.0.1:{hosts[1].port}/v1", KEY, "sim", rate=20, max_tokens=TOKENS) as second,

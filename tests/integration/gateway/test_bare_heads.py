@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from libs.bus import Bus
-from services.gateway.core.protocols.operations import COMPLETIONS
+from services.gateway.core.protocols.operations import OPERATIONS
 from services.gateway.settings import GatewaySettings
 
 from .conftest import CHAT, KEY, Client, World
 from .odd import OddEngine, saying
 
 READ = ("/health", "/ready", "/v1/models", "/v1/models/sim", "/v1/models/none", "/api/openapi.json", "/none")
-WRITTEN = tuple(kind.path for kind in COMPLETIONS)
+WRITTEN = tuple(kind.path for kind in OPERATIONS)
 
 
 class Heads:

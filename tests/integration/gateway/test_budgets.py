@@ -53,20 +53,20 @@ async def spent(world: World, account: str, micros: int, counted: int, period: P
 
 def used(gateway: Client, account: str, period: Period = "total") -> int:
     assert gateway.service is not None
-    return gateway.service._rates.spending.used(account, period, datetime.now(UTC))
+    return gateway.service._gossip.spending.used(account, period, datetime.now(UTC))
 
 
 def holds(gateway: Client, account: str) -> int:
     """What it holds itself in all."""
     assert gateway.service is not None
-    line = gateway.service._rates.spending._line(account, "total")
+    line = gateway.service._gossip.spending._line(account, "total")
     return line.reserved + line.settled_micros
 
 
 def unheard(gateway: Client, account: str) -> int:
     """What of that other hosts may not have heard."""
     assert gateway.service is not None
-    spending = gateway.service._rates.spending
+    spending = gateway.service._gossip.spending
     return spending._sum(spending._line(account, "total")).new
 
 
@@ -286,7 +286,7 @@ async def test_a_gateway_that_dies_gives_back_what_it_had_reserved(
     await eventually(lambda: used(second, "k-gone") > 250_000)
     assert (await second.chat(key="sk-gone", max_tokens=100)).status == 402
     assert first.service is not None
-    for task in first.service._rates._tasks:
+    for task in first.service._gossip._tasks:
         task.cancel()  # as far as the others can hear it is dead
     await eventually(lambda: used(second, "k-gone") == 0, EVERY_S + 5)
     answering.cancel()

@@ -50,7 +50,7 @@ async def test_mutated_bodies(
     gateway = await world.gateway(await connect_as("gateway"))
     await hammered(gateway, 3, 400)
     assert gateway.service is not None
-    assert gateway.service._door.in_flight == 0
+    assert gateway.service._router.in_flight == 0
     assert not caplog.records
 
 

@@ -15,9 +15,9 @@ from libs.bus import Bus
 from libs.testing import eventually
 from libs.testing.nats import NatsServer
 from services.gateway.adapters.upstream import Connection, UpstreamFailure
-from services.gateway.core.errors import Fault
+from services.gateway.core.faults import Fault
 from services.gateway.core.sse.event_stream import EventStream
-from services.gateway.inference.dispatch import Retryable
+from services.gateway.inference.dispatch import RetryableFailure
 
 from .conftest import CHAT, Client, GatewayProcess, World
 from .odd import OddEngine, saying, stream, whole
@@ -133,7 +133,7 @@ async def test_nothing_of_an_odd_answer_is_kept(beside: Client, engine: OddEngin
     assert kept == []
 
 
-KEPT = (UpstreamFailure, Retryable, Fault, EventStream, Connection)
+KEPT = (UpstreamFailure, RetryableFailure, Fault, EventStream, Connection)
 
 
 @pytest.mark.slow

@@ -42,8 +42,8 @@ class Waker:
             outcome = Outcome(command_id=delivery.headers[MESSAGE_ID], status="done")
             await self._bus.reply(delivery.headers[REPLY], outcome)
 
-    async def _on_rates(self, rates: GatewayRates) -> None:
-        self.waiting.append(rates.waiting)
+    async def _on_rates(self, gossip: GatewayRates) -> None:
+        self.waiting.append(gossip.waiting)
 
     async def hears(self, waiting: Mapping[str, int]) -> None:
         await eventually(lambda: self.waiting and self.waiting[-1] == waiting, what=f"{waiting} waiting")

@@ -11,7 +11,7 @@ import pytest
 
 from libs.bus import Bus
 from libs.testing.engine import SimEngine
-from services.gateway.core.protocols.operations import COMPLETIONS
+from services.gateway.core.protocols.operations import OPERATIONS
 
 from .conftest import ADMIN, Client, World
 from .described import shares, told, told_on_every_core
@@ -33,11 +33,11 @@ async def document(gateway: Client) -> bytes:
 async def test_every_route_is_in_it(gateway: Client) -> None:
     paths = msgspec.json.decode(await document(gateway))["paths"]
     assert gateway.service is not None
-    table = gateway.service._door._table
+    table = gateway.service._router._table
     assert set(paths) == {*table, "/v1/models/{model}"}
     for path, methods in table.items():
         assert {method.lower() for method in methods} == set(paths[path])
-    assert {kind.path for kind in COMPLETIONS} <= set(paths)
+    assert {kind.path for kind in OPERATIONS} <= set(paths)
 
 
 async def test_no_answer_is_none_of_those_described(gateway: Client, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,8 +13,8 @@ from libs.bus import Bus
 from libs.testing import eventually
 from libs.testing.engine import SimEngine
 from services.gateway.app import Gateway
-from services.gateway.http.connection_balance import Crowd, memory
-from services.gateway.process.parent import listen
+from services.gateway.http.connection_balance import ConnectionBalance, memory
+from services.gateway.http.server import listen
 from services.gateway.settings import GatewaySettings
 
 from .conftest import Client, World
@@ -43,8 +43,8 @@ async def pair(
     workers = []
     for index in range(2):
         settings = GatewaySettings(instance=f"gw-{index}", data_dir=tmp_path / str(index), port=port)
-        crowd = Crowd(os.dup(descriptor), 2, index)
-        workers.append(Gateway(settings, await connect_as("gateway"), listening.dup(), crowd))
+        balance = ConnectionBalance(os.dup(descriptor), 2, index)
+        workers.append(Gateway(settings, await connect_as("gateway"), listening.dup(), balance))
     for worker in workers:
         await worker.start()
         await eventually(lambda worker=worker: worker.not_ready() == [])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from libs.events.policy import Segment, Span
 from services.gateway.admission.checks import fits
 from services.gateway.core.admission.estimate import answers_in, longest
-from services.gateway.core.errors import Fault
+from services.gateway.core.faults import Fault
 from services.gateway.core.request.body import (
     MAX_CHARACTERS,
     MAX_SEGMENTS,

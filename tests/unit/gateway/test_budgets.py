@@ -14,10 +14,10 @@ from libs.events.usage import GatewayChanges, GatewayHoldings, Holding
 from services.gateway.core.admission.budgets import (
     MAX_SETTLED,
     Reservation,
-    Short,
+    Shortfall,
     Spending,
 )
-from services.gateway.core.admission.other_hosts import LOST_S, Confirming, Neighbours
+from services.gateway.core.admission.other_hosts import LOST_S, Acknowledgements, OtherHosts
 from services.gateway.core.admission.shared_table import (
     KEPT_S,
     Table,
@@ -40,13 +40,13 @@ class Worker:
     def __init__(self, name: str, host: str, table: Table, marks: Marks | None = None, life: int = 1) -> None:
         self.name, self.host, self.table, self.life = name, host, table, life
         self.marks = marks or Marks()
-        self.neighbours = Neighbours(name, host)
-        self.spending = Spending(table, self.neighbours, self.marks)
+        self.other_hosts = OtherHosts(name, host)
+        self.spending = Spending(table, self.other_hosts, self.marks)
         self.number = -1
-        self.confirming = Confirming()
+        self.confirming = Acknowledgements()
 
     def confirm(self, now: float) -> None:
-        if (confirmed := self.confirming.confirmed(self.neighbours, now)) is not None:
+        if (confirmed := self.confirming.confirmed(self.other_hosts, now)) is not None:
             self.spending.told(confirmed[0])
 
     def begun(self) -> Worker:
@@ -65,7 +65,7 @@ class Worker:
         )
 
     def hear(self, report: GatewayHoldings | GatewayChanges, now: float = 0.0) -> None:
-        if self.neighbours.heard(report, now):
+        if self.other_hosts.heard(report, now):
             self.spending.heard(report)
 
     def used(self, at: datetime = NOON) -> int:
@@ -105,7 +105,7 @@ def test_a_reservation_gives_way_to_the_cost_and_that_to_the_ledger() -> None:
 def test_one_budget_that_is_short_refuses_for_all_and_takes_nothing() -> None:
     one = worker()
     taken(one, 50, TOTAL, DAY)
-    assert one.spending.reserve((TOTAL, DAY), 11, NOON) == Short(DAY, 10, 11)
+    assert one.spending.reserve((TOTAL, DAY), 11, NOON) == Shortfall(DAY, 10, 11)
     assert one.used() == 50
     assert isinstance(one.spending.reserve((TOTAL, DAY), 10, NOON), Reservation)
     assert isinstance(one.spending.reserve((DAY,), 0, NOON), Reservation), "what costs nothing needs no room"
@@ -115,7 +115,7 @@ def test_a_reservation_changes_to_what_fits_or_stays() -> None:
     one = worker()
     taken(one, 20, TOTAL, DAY)
     held = taken(one, 30, TOTAL, DAY)
-    assert one.spending.change(held, 41) == Short(DAY, 40, 41)
+    assert one.spending.change(held, 41) == Shortfall(DAY, 40, 41)
     assert one.used() == 50
     changed = one.spending.change(held, 40)
     assert isinstance(changed, Reservation)
@@ -185,7 +185,7 @@ def test_an_older_word_of_the_ledger_changes_nothing() -> None:
 def test_workers_of_a_host_keep_a_budget_exactly_without_any_bus() -> None:
     first, second = [Worker(f"gw-{n}", "here", table).begun() for n, table in enumerate(tables(2))]
     held = taken(first, 60, TOTAL)
-    assert second.spending.reserve((TOTAL,), 41, NOON) == Short(TOTAL, 40, 41)
+    assert second.spending.reserve((TOTAL,), 41, NOON) == Shortfall(TOTAL, 40, 41)
     taken(second, 40, TOTAL)
     first.spending.settle(held, 20, 1, NOON)
     assert (first.used(), second.used()) == (60, 60)
@@ -223,7 +223,7 @@ def test_what_other_hosts_hold_counts_until_the_ledger_has_it() -> None:
     assert one.used() == 45
     one.spending.counted("k-1", 2, {"total": 30})
     assert one.used() == 45, "the 20 are in the ledger now and not counted twice"
-    one.neighbours.forget(KEPT_S + 1.0)
+    one.other_hosts.forget(KEPT_S + 1.0)
     assert one.used() == 40, "they are gone, and so is what they were answering; what they settled is in their spools"
     one.hear(said(0, life=2))
     assert one.used() == 40
@@ -246,13 +246,13 @@ def test_what_others_have_not_heard_is_at_most_a_share_of_what_is_left() -> None
     one.hear(said(0, reserved=1))
     one.hear(said(0, "third", reserved=1))
     held = [taken(one, 8, TOTAL) for _ in range(4)]
-    assert one.spending.reserve((TOTAL,), 8, NOON) == Short(TOTAL, 0, 8)
+    assert one.spending.reserve((TOTAL,), 8, NOON) == Shortfall(TOTAL, 0, 8)
     one.spending.told({name: held.reserved + held.settled for name, held in one.report().budgets.items()})
     held.append(taken(one, 8, TOTAL))
     for each in held:
         one.spending.settle(each, 8, 1, NOON)
     assert one.used() == 42
-    assert isinstance(one.spending.reserve((TOTAL,), 19, NOON), Short), "of 60, 8 were new"
+    assert isinstance(one.spending.reserve((TOTAL,), 19, NOON), Shortfall), "of 60, 8 were new"
 
 
 def test_what_one_used_that_stands_still_is_left_to_it_until_it_is_heard_or_lost() -> None:
@@ -287,8 +287,8 @@ def test_what_one_used_that_stands_still_is_left_to_it_until_it_is_heard_or_lost
     assert use_up(one) == 0
     now += LOST_S
     for _ in range(2):
-        one.neighbours.forget(now + LOST_S)
-    assert one.neighbours.hosts == 1, "what is left is left to those that are there"
+        one.other_hosts.forget(now + LOST_S)
+    assert one.other_hosts.hosts == 1, "what is left is left to those that are there"
 
 
 def test_what_was_said_to_be_held_no_more_is_new_when_it_is_held_again() -> None:
@@ -317,7 +317,7 @@ def test_what_was_said_to_be_held_no_more_is_new_when_it_is_held_again() -> None
         # The bus is away from now on; earlier answers still come.
         one.confirm(10.0)
         first = taken(one, 40, TOTAL)
-        assert isinstance(one.spending.reserve((TOTAL,), 40, NOON), Short)
+        assert isinstance(one.spending.reserve((TOTAL,), 40, NOON), Shortfall)
         one.spending.settle(first, 40, 2, NOON)
         taken(other, 50, TOTAL)
 
@@ -327,7 +327,7 @@ def test_one_request_that_fits_is_let_through_though_the_share_be_smaller() -> N
     one.hear(said(0, reserved=40))
     held = taken(one, 60, TOTAL)
     assert held.near
-    assert isinstance(one.spending.reserve((TOTAL,), 1, NOON), Short)
+    assert isinstance(one.spending.reserve((TOTAL,), 1, NOON), Shortfall)
 
 
 def test_another_stream_begins_anew() -> None:
@@ -429,7 +429,7 @@ class Cluster(RuleBasedStateMachine):
         if name in self.still:
             return None
         held = self.workers[name].spending.reserve((WIDE,), micros, NOON)
-        if isinstance(held, Short):
+        if isinstance(held, Shortfall):
             return None
         self.open[name] += micros
         return name, self.workers[name].life, held

@@ -6,7 +6,7 @@ import os
 
 from services.gateway.http.connection_balance import (
     MORE,
-    Crowd,
+    ConnectionBalance,
     gone,
     memory,
 )
@@ -14,7 +14,7 @@ from services.gateway.http.connection_balance import (
 
 def test_who_has_more_is_told_so() -> None:
     descriptor = memory(3)
-    first, second, third = (Crowd(os.dup(descriptor), 3, index) for index in range(3))
+    first, second, third = (ConnectionBalance(os.dup(descriptor), 3, index) for index in range(3))
     os.close(descriptor)
     for one in (first, second, third):
         one.takes(0)
@@ -29,17 +29,17 @@ def test_who_has_more_is_told_so() -> None:
 
 def test_who_begins_again_has_none() -> None:
     descriptor = memory(2)
-    first, second = Crowd(os.dup(descriptor), 2, 0), Crowd(os.dup(descriptor), 2, 1)
+    first, second = ConnectionBalance(os.dup(descriptor), 2, 0), ConnectionBalance(os.dup(descriptor), 2, 1)
     second.surplus(9)
     assert not first.surplus(9)
-    Crowd(os.dup(descriptor), 2, 1).takes(0)
+    ConnectionBalance(os.dup(descriptor), 2, 1).takes(0)
     assert first.surplus(9)
     os.close(descriptor)
 
 
 def test_connections_are_left_only_to_those_who_take_them() -> None:
     descriptor = memory(3)
-    first, second, _ = (Crowd(os.dup(descriptor), 3, index) for index in range(3))
+    first, second, _ = (ConnectionBalance(os.dup(descriptor), 3, index) for index in range(3))
     assert not first.surplus(9), "the others have not begun"
     assert not first.left_to_others()
     second.takes(5)
@@ -51,5 +51,5 @@ def test_connections_are_left_only_to_those_who_take_them() -> None:
 
 
 def test_who_is_alone_never_has_more() -> None:
-    alone = Crowd(memory(1), 1, 0)
+    alone = ConnectionBalance(memory(1), 1, 0)
     assert not any(alone.surplus(count) for count in (0, 1, 1000))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.gateway.core import errors
+from services.gateway.core import faults
 from services.gateway.core.context_window import ContextExceeded
 from services.gateway.core.engine_errors import fault_in
 from services.gateway.core.errors import body_of, event_of
@@ -15,7 +15,7 @@ from services.gateway.core.protocols.anthropic_messages.errors import error_obje
 
 
 def test_the_envelope() -> None:
-    fault = errors.unknown_model("gpt-9", ["b", "a"])
+    fault = faults.unknown_model("gpt-9", ["b", "a"])
     assert fault.status == 404
     error = json.loads(body_of(fault))["error"]
     assert error["code"] == "model_not_found"
@@ -26,14 +26,14 @@ def test_the_envelope() -> None:
 
 
 def test_many_models_are_not_all_named() -> None:
-    message = errors.unknown_model("x", [f"m{n:03}" for n in range(50)]).message
+    message = faults.unknown_model("x", [f"m{n:03}" for n in range(50)]).message
     assert "m019" in message
     assert "m020" not in message
     assert "30 more" in message
 
 
 def test_a_rule_is_named_and_nothing_of_the_text() -> None:
-    message = errors.refused_by_policy("secrets.aws_access_key", "strict").message
+    message = faults.refused_by_policy("secrets.aws_access_key", "strict").message
     assert "secrets.aws_access_key" in message
     assert "strict" in message
 

@@ -12,21 +12,22 @@ from typing import Any
 import pytest
 
 from services.gateway.core.engine_errors import fault_in
-from services.gateway.core.errors import Fault, body_of, protocol_of
+from services.gateway.core.errors import body_of, protocol_of
+from services.gateway.core.faults import Fault
 from services.gateway.core.protocols.anthropic_messages.chat_to_message import MessageEvents, MessageShape
 from services.gateway.core.protocols.openai_responses.chat_to_response import ResponseEvents, shape_of
-from services.gateway.core.protocols.operations import COMPLETIONS, Kind
+from services.gateway.core.protocols.operations import OPERATIONS, Operation
 from services.gateway.core.request import body as readers
 from services.gateway.core.request.messages import media
 from services.gateway.core.sse.event_stream import EventStream, Overlong
 from services.gateway.core.sse.events import BadStream
-from services.gateway.core.usage.engine_usage import Used, answer_in
+from services.gateway.core.usage.engine_usage import TokenUsage, answer_in
 
 from .mutations import bodies, streams
 from .protocols.conversations import clock
 from .protocols.streams import chat_of
 
-KINDS: dict[str, Kind] = {kind.path: kind for kind in COMPLETIONS}
+KINDS: dict[str, Operation] = {kind.path: kind for kind in OPERATIONS}
 SHAPE = shape_of({"model": "m"}, "t1", clock)
 HANG_S = 2.0
 GROWTH_BYTES = 48 * 1024 * 1024
@@ -70,7 +71,7 @@ def passed(name: str, pieces: list[bytes]) -> None:
             if scanner.failure is not None:
                 body_of(fault_in(scanner.failure, 502))
             elif scanner.complete:
-                used = scanner.usage.used() if scanner.usage is not None else Used()
+                used = scanner.usage.used() if scanner.usage is not None else TokenUsage()
                 out = scanner.close(used)
                 if client is not None:
                     client.feed(out)

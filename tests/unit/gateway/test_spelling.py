@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.gateway.core.json import lossless
-from services.gateway.core.json.lossless import Halves, marked, mended
+from services.gateway.core.json.lossless import SurrogateHalves, marked, repaired
 
 
 @pytest.mark.parametrize(
@@ -26,15 +26,15 @@ from services.gateway.core.json.lossless import Halves, marked, mended
     ],
 )
 def test_half_a_character_becomes_a_replacement(given: bytes, wanted: str) -> None:
-    assert lossless.decoded(mended(given)) == wanted
-    halves = Halves()
+    assert lossless.decoded(repaired(given)) == wanted
+    halves = SurrogateHalves()
     assert halves.joined(lossless.decoded(marked(given))) + halves.rest() == wanted
 
 
 def test_what_is_whole_is_the_same_object() -> None:
     body = '{"a": "\\ud83d\\ude00 é"}'.encode()
-    assert mended(body) == body
-    assert mended(b"{}") is not None
+    assert repaired(body) == body
+    assert repaired(b"{}") is not None
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=9), st.lists(st.integers(0, 20), max_size=4))
@@ -44,7 +44,7 @@ def test_what_is_whole_is_the_same_object() -> None:
 def test_a_text_cut_between_halves_is_put_together(text: str, cuts: list[int]) -> None:
     units = text.encode("utf-16-le")
     points = sorted({0, len(units), *(2 * (cut % (len(units) // 2 + 1)) for cut in cuts)})
-    halves = Halves()
+    halves = SurrogateHalves()
     out = ""
     for begin, end in itertools.pairwise(points):
         piece = json.dumps(units[begin:end].decode("utf-16-le", "surrogatepass"))
@@ -55,7 +55,7 @@ def test_a_text_cut_between_halves_is_put_together(text: str, cuts: list[int]) -
 @pytest.mark.parametrize("text", ["\U0010f800", "a\U0010ffffb", "\\udbfe\\udc00"])
 def test_a_character_that_halves_are_carried_as_arrives(text: str) -> None:
     for body in (json.dumps(text), json.dumps(text, ensure_ascii=False)):
-        assert Halves().joined(lossless.decoded(marked(body.encode()))) == text
+        assert SurrogateHalves().joined(lossless.decoded(marked(body.encode()))) == text
 
 
 def test_a_value_with_half_a_character_can_be_encoded() -> None:

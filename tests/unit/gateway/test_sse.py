@@ -16,7 +16,7 @@ from services.gateway.core.sse.event_stream import (
     Overlong,
     data_of,
 )
-from services.gateway.core.usage.engine_usage import Used
+from services.gateway.core.usage.engine_usage import TokenUsage
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 
@@ -66,7 +66,13 @@ def test_every_single_cut_gives_the_same() -> None:
     for at in range(len(data)):
         stream = EventStream(wants_usage=True)
         out = stream.feed(data[:at]) + stream.feed(data[at:])
-        assert parsed(out + stream.close(stream.used() or Used())) == [ROLE, *WORDS, LAST, chunk(usage=USAGE), "[DONE]"]
+        assert parsed(out + stream.close(stream.used() or TokenUsage())) == [
+            ROLE,
+            *WORDS,
+            LAST,
+            chunk(usage=USAGE),
+            "[DONE]",
+        ]
 
 
 def test_nothing_goes_out_before_the_first_content() -> None:
@@ -154,7 +160,7 @@ def test_usage_is_read_from_a_chunk_with_choices_and_given_once_at_the_end() -> 
 def test_a_client_that_asked_gets_usage_even_when_the_engine_sends_none() -> None:
     stream = EventStream(wants_usage=True)
     stream.feed(sse(*WORDS, LAST, "[DONE]"))
-    assert parsed(stream.close(Used(prompt=4, completion=3)))[0]["usage"] == {
+    assert parsed(stream.close(TokenUsage(prompt=4, completion=3)))[0]["usage"] == {
         "prompt_tokens": 4,
         "completion_tokens": 3,
         "total_tokens": 7,

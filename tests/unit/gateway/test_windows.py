@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libs.events.usage import GatewayHoldings
-from services.gateway.core.admission.other_hosts import Neighbours, fits
+from services.gateway.core.admission.other_hosts import OtherHosts, fits
 from services.gateway.core.admission.rate_windows import Counts, Tally
 from services.gateway.core.admission.shared_table import MINUTE_S, Table
 
@@ -18,7 +18,7 @@ AT = datetime(2026, 11, 29, tzinfo=UTC)
 
 
 def counts(table: Table | None = None) -> Counts:
-    return Counts(table or tables()[0], Neighbours("gw-1", "here"))
+    return Counts(table or tables()[0], OtherHosts("gw-1", "here"))
 
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.integers(0, 3)), max_size=60))
@@ -84,14 +84,14 @@ def test_a_worker_that_stands_still_counts_for_its_minute() -> None:
 
 
 def test_what_other_hosts_count_is_added_and_replaced_not_summed() -> None:
-    neighbours = Neighbours("gw-1", "here")
-    here = Counts(tables()[0], neighbours)
+    other_hosts = OtherHosts("gw-1", "here")
+    here = Counts(tables()[0], other_hosts)
 
     def said(gateway: str, number: int, **requests: int) -> None:
         message = GatewayHoldings(
             at=AT, gateway_id=gateway, host=gateway, life=1, number=number, requests=requests, tokens={"k": 5}
         )
-        neighbours.heard(message, 1.0)
+        other_hosts.heard(message, 1.0)
 
     here.add("k", 1.0, requests=2)
     said("b", 0, k=3, j=1)
@@ -99,7 +99,7 @@ def test_what_other_hosts_count_is_added_and_replaced_not_summed() -> None:
     assert here.used("k", 1.0)[:2] == (9, 10)
     said("b", 1, k=1)
     assert (here.used("k", 1.0).requests, here.used("j", 1.0).requests) == (7, 0)
-    neighbours.forget(1.0 + MINUTE_S + 1)
+    other_hosts.forget(1.0 + MINUTE_S + 1)
     assert here.used("k", 1.0)[:2] == (2, 0)
 
 

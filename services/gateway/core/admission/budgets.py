@@ -32,7 +32,7 @@ from services.gateway.core.usage.spool_marks import Marks
 
 from .other_hosts import (
     WORDS,
-    Neighbours,
+    OtherHosts,
     fits,
     short,
 )
@@ -60,7 +60,7 @@ _packed = msgspec.msgpack.Encoder().encode
 _words = msgspec.msgpack.Decoder(list[int]).decode
 
 
-class Short(NamedTuple):
+class Shortfall(NamedTuple):
     """A budget that does not have room for a request."""
 
     budget: LevelBudget
@@ -92,9 +92,9 @@ class _Sum(NamedTuple):
 class Spending:
     """The budgets of all accounts, as one worker knows them."""
 
-    def __init__(self, table: Table, neighbours: Neighbours, marks: Marks) -> None:
+    def __init__(self, table: Table, other_hosts: OtherHosts, marks: Marks) -> None:
         self._table = table
-        self._neighbours = neighbours
+        self._other_hosts = other_hosts
         self._marks = marks
         self._spend: dict[str, bytes] = {}
         """By account what the ledger said last: up to where it is complete, then period and sum by turns. There may be
@@ -108,7 +108,7 @@ class Spending:
 
     # requests
 
-    def reserve(self, budgets: tuple[LevelBudget, ...], micros: int, at: datetime) -> Reservation | Short:
+    def reserve(self, budgets: tuple[LevelBudget, ...], micros: int, at: datetime) -> Reservation | Shortfall:
         """Take the most a request may cost out of every budget, or of none when one of them is too short.
 
         Raises TableFull."""
@@ -121,23 +121,23 @@ class Spending:
 
     def _reserve(
         self, budgets: tuple[LevelBudget, ...], lines: tuple[_Line, ...], micros: int, at: datetime, before: int = 0
-    ) -> Reservation | Short:
+    ) -> Reservation | Shortfall:
         # Taken before it is looked at: of two workers that do it at once at least one sees both.
         self._take(lines, micros - before)
         near = False
-        hosts = self._neighbours.hosts
+        hosts = self._other_hosts.hosts
         for budget, line in zip(budgets, lines, strict=True):
             used, new = self._sum(line)
             left = budget.amount_micros - used
             share = (left + new) // hosts
             if micros and not fits(left, new, micros, hosts):
                 self._take(lines, before - micros)
-                return Short(budget, max(0, min(left, share - new) + micros), micros)
+                return Shortfall(budget, max(0, min(left, share - new) + micros), micros)
             if hosts > 1:
                 near = near or left < max(budget.amount_micros * NEAR, FEW * micros) or 2 * new > share
         return Reservation(budgets, lines, at, micros, near)
 
-    def change(self, held: Reservation, micros: int) -> Reservation | Short:
+    def change(self, held: Reservation, micros: int) -> Reservation | Shortfall:
         """Another amount instead of the one a request holds; where there is no room for it, it goes on holding that."""
         return self._reserve(held.budgets, held.lines, micros, held.at, before=held.micros)
 
@@ -322,7 +322,7 @@ class Spending:
         return _Sum(spent + held + self._elsewhere(line, ledger), new)
 
     def _elsewhere(self, line: _Line, ledger: int) -> int:
-        holdings = self._neighbours.holdings
+        holdings = self._other_hosts.holdings
         if not holdings:
             return 0
         if line.elsewhere_at != (holdings.version, ledger):

@@ -87,11 +87,11 @@ class Records:
         return len(self._by_name)
 
 
-Told = tuple[dict[str, int], dict[str, tuple[int, int]]]
+Report = tuple[dict[str, int], dict[str, tuple[int, int]]]
 """What is held by account and period, and counts as ``Counts.said`` has them."""
 
 
-class Confirming:
+class Acknowledgements:
     """When what this gateway told counts as heard: everybody was heard after the bus had it.
 
     Who is frozen or cut off has then said how much it used before; what it uses from then on is at most its share of
@@ -99,8 +99,8 @@ class Confirming:
     """
 
     def __init__(self) -> None:
-        self._told: Told | None = None
-        self._asked: Told = ({}, {})
+        self._told: Report | None = None
+        self._asked: Report = ({}, {})
         self._asked_at: float | None = None
         self.at = 0.0
         """When something was found to be heard everywhere last."""
@@ -129,10 +129,10 @@ class Confirming:
             if self._told is not None:
                 self._told[0].pop(name, None)
 
-    def confirmed(self, neighbours: Neighbours, now: float) -> Told | None:
+    def confirmed(self, other_hosts: OtherHosts, now: float) -> Report | None:
         """What is heard everywhere now and was not when this was last called; to be called often."""
         found = None
-        if self._asked_at is not None and neighbours.heard_since(self._asked_at, now):
+        if self._asked_at is not None and other_hosts.heard_since(self._asked_at, now):
             found = self._asked
             self._asked_at = None
             self.at = now
@@ -141,7 +141,7 @@ class Confirming:
         return found
 
 
-class _Neighbour:
+class _OtherGateway:
     """One life of a gateway."""
 
     __slots__ = ("counted", "gone", "heard_at", "held", "host", "index", "life", "number", "parts")
@@ -162,13 +162,13 @@ class _Neighbour:
         """Names in the parts so far of what it is saying as a whole."""
 
 
-class Neighbours:
+class OtherHosts:
     """All of them. Times are seconds that never fall."""
 
     def __init__(self, gateway_id: str, host: str) -> None:
         self._gateway_id = gateway_id
         self._host = host
-        self._lives: dict[str, list[_Neighbour]] = {}
+        self._lives: dict[str, list[_OtherGateway]] = {}
         """By gateway, the newest life last. Earlier ones are kept for what they counted."""
         self._indices = 0
         self.counts = Records()
@@ -204,7 +204,7 @@ class Neighbours:
             self._count_hosts()
         return True
 
-    def _of(self, message: Holdings) -> _Neighbour | None:
+    def _of(self, message: Holdings) -> _OtherGateway | None:
         """The life a message is of; None: there is a later one."""
         lives = self._lives.setdefault(message.gateway_id, [])
         if lives and lives[-1].life >= message.life:
@@ -214,11 +214,11 @@ class Neighbours:
             self._only(earlier, earlier.counted, ())
             earlier.gone = True
         self._indices += 1
-        lives.append(_Neighbour(self._indices, message))
+        lives.append(_OtherGateway(self._indices, message))
         self._count_hosts()
         return lives[-1]
 
-    def _count(self, one: _Neighbour, message: Holdings) -> set[int]:
+    def _count(self, one: _OtherGateway, message: Holdings) -> set[int]:
         names = set()
         for name in {*message.requests, *message.tokens}:
             hashed = short(name)
@@ -232,7 +232,7 @@ class Neighbours:
         one.counted |= names
         return names
 
-    def _hold(self, one: _Neighbour, message: Holdings) -> set[int]:
+    def _hold(self, one: _OtherGateway, message: Holdings) -> set[int]:
         names = set()
         for name, held in message.budgets.items():
             hashed = short(name)
@@ -245,7 +245,7 @@ class Neighbours:
         one.held |= names
         return names
 
-    def _only(self, one: _Neighbour, counted: Iterable[int], held: Iterable[int]) -> None:
+    def _only(self, one: _OtherGateway, counted: Iterable[int], held: Iterable[int]) -> None:
         """Forget what it counts and holds beyond these."""
         for name in one.counted.difference(counted):
             self.counts.drop(one.index, name)
@@ -279,7 +279,7 @@ class Neighbours:
             not one.gone and now - LOST_S < one.heard_at <= at for lives in self._lives.values() for one in lives
         )
 
-    def _give_back(self, one: _Neighbour) -> None:
+    def _give_back(self, one: _OtherGateway) -> None:
         """Nothing of it is being answered any more."""
         for name in list(one.held):
             records = self.holdings.of(name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from .other_hosts import WORDS, Neighbours, short
+from .other_hosts import WORDS, OtherHosts, short
 from .shared_table import (
     A_LIMIT,
     AT,
@@ -151,9 +151,9 @@ class Tally:
 class Counts:
     """Requests and tokens by name: a key id, or a project's path. ``now`` is in seconds and never falls."""
 
-    def __init__(self, table: Table, neighbours: Neighbours) -> None:
+    def __init__(self, table: Table, other_hosts: OtherHosts) -> None:
         self._table = table
-        self._neighbours = neighbours
+        self._other_hosts = other_hosts
         self._tallies: dict[str, Tally] = {}
         self._said = (0, 0)
         """The most that one of those said which are gone: that others heard it may be known only after another of the
@@ -184,7 +184,7 @@ class Counts:
                 tokens += words[row + TOKENS]
                 new_requests += words[row + NEW_REQUESTS]
                 new_tokens += words[row + NEW_TOKENS]
-        records = self._neighbours.counts.of(short(name))
+        records = self._other_hosts.counts.of(short(name))
         for at in range(0, len(records), WORDS):
             requests += records[at + 1]
             tokens += records[at + 2]

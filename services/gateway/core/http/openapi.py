@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from services.gateway.core.errors import Protocol, protocol_of
-from services.gateway.core.protocols.operations import COMPLETIONS, Kind
-from services.gateway.core.request.body import Asked
+from services.gateway.core.protocols.operations import OPERATIONS, Operation
+from services.gateway.core.request.body import ParsedRequest
 from services.gateway.core.request.messages import ChatMessage
 
 Json = dict[str, Any]
@@ -50,8 +50,8 @@ Message = msgspec.defstruct(
         *((f.name, f.type, None) for f in msgspec.structs.fields(ChatMessage) if f.name not in ("role", "content")),
     ],
 )
-ChatRequest = _struct("ChatRequest", Asked, {"messages": Annotated[list[Message], Meta(min_length=1)]})  # type: ignore[valid-type]
-CompletionRequest = _struct("CompletionRequest", Asked, {"prompt": _Text})
+ChatRequest = _struct("ChatRequest", ParsedRequest, {"messages": Annotated[list[Message], Meta(min_length=1)]})  # type: ignore[valid-type]
+CompletionRequest = _struct("CompletionRequest", ParsedRequest, {"prompt": _Text})
 
 
 class Block(msgspec.Struct):
@@ -215,7 +215,7 @@ def document(version: str) -> bytes:
     types: list[type[msgspec.Struct]] = [*BODIES.values(), Tagged, *ERRORS.values()]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     named = dict(zip(types, schemas, strict=True))
-    paths: Json = {kind.path: {"post": _asking(kind, named)} for kind in COMPLETIONS}
+    paths: Json = {kind.path: {"post": _asking(kind, named)} for kind in OPERATIONS}
     for path, (summary, statuses) in _ADMIN.items():
         answers = {status: _json("The outcome, or the answer", {}) for status in statuses}
         paths[path] = {"post": _operation(path, summary, named, answers, Tagged)}
@@ -243,7 +243,7 @@ def document(version: str) -> bytes:
     )
 
 
-def _asking(kind: Kind, named: dict[type[msgspec.Struct], Json]) -> Json:
+def _asking(kind: Operation, named: dict[type[msgspec.Struct], Json]) -> Json:
     body = BODIES[kind.path]
     answer = _json("The answer, or the events of it", {"type": "object"})
     if any(field.name == "stream" for field in msgspec.structs.fields(body)):

@@ -12,13 +12,13 @@ import json
 
 import msgspec
 
-from services.gateway.core.errors import Fault, bad_body
+from services.gateway.core.faults import Fault, bad_body
 
 _ESCAPED = rb"\u003"
 """How the escape of a colon begins."""
 
 
-def refuse_doubles(body: bytes) -> None:
+def refuse_duplicates(body: bytes) -> None:
     """Raises Fault (400) naming a field that an object of the body has twice; of what is no JSON others tell."""
     try:
         once = msgspec.json.encode(msgspec.json.decode(body))

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from services.gateway.core.errors import Fault, bad_body, too_deep
+from services.gateway.core.faults import Fault, bad_body, too_deep
 
 from .lossless import Number, encoded
 

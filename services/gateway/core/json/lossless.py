@@ -74,7 +74,7 @@ _FIRST_MARK, _FIRST_HALF = 0x10F800, 0xD800
 character that stands there itself is carried as two halves."""
 
 
-def mended(data: bytes) -> bytes:
+def repaired(data: bytes) -> bytes:
     """JSON in which no half of a pair and no byte that is not UTF-8 is left: each is U+FFFD."""
     if _may_have_halves(data):
         data = _ESCAPES.sub(lambda found: b"\\ufffd" if found[1] else found[0], data)
@@ -82,7 +82,7 @@ def mended(data: bytes) -> bytes:
 
 
 def marked(data: bytes) -> bytes:
-    """The same, but halves travel as marks, which ``Halves`` puts together. Nothing to mark: ``data`` itself."""
+    """The same, but halves travel as marks, which ``SurrogateHalves`` puts together; with none of them, ``data`` itself."""
     again = data
     if b"\xf4\x8f" in data or b"\\udbf" in data.lower():
         again = _LIKE_MARKS.sub(_as_halves, again)
@@ -127,7 +127,7 @@ def whole_characters(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-class Halves:
+class SurrogateHalves:
     """Pieces of one text with marks in them, put together across their borders."""
 
     __slots__ = ("_held",)

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from services.gateway.core.json.lossless import Halves, decoded, marked
+from services.gateway.core.json.lossless import SurrogateHalves, decoded, marked
 from services.gateway.core.json.raw import ABSENT, present
 from services.gateway.core.sse.events import BadStream, Events
-from services.gateway.core.usage.engine_usage import Usage, Used
+from services.gateway.core.usage.engine_usage import EngineUsage, TokenUsage
 
 from .stop_reasons import Stop
 
@@ -75,7 +75,7 @@ class Chunk(msgspec.Struct):
     model: str | None = None
     created: int | float | None = None
     choices: list[Choice] | None = None
-    usage: Usage | None = None
+    usage: EngineUsage | None = None
     error: msgspec.Raw = ABSENT
     verbose: _Verbose | None = msgspec.field(default=None, name="__verbose")
     """llama.cpp's: the stop sequence that was met."""
@@ -98,7 +98,7 @@ class Block:
         self.index = 0
         """Its place among all blocks of the answer, known once it is open."""
         self.parts: list[str] = []
-        self.halves = Halves()
+        self.halves = SurrogateHalves()
         self.sent = 0
         """Parts that were passed on."""
         self.opened = False
@@ -295,8 +295,8 @@ class Answer(msgspec.Struct):
     stop: Stop
 
     @property
-    def used(self) -> Used:
-        return self.chunk.usage.used() if self.chunk.usage is not None else Used()
+    def used(self) -> TokenUsage:
+        return self.chunk.usage.used() if self.chunk.usage is not None else TokenUsage()
 
 
 def answer_of(payload: bytes, without: frozenset[Sort] = frozenset()) -> Answer:
@@ -322,7 +322,7 @@ class ChatStream(Blocks):
         self._events = Events()
         self._begun = False
         self.finished = False
-        self.used = Used()
+        self.used = TokenUsage()
         self.out: list[bytes] = []
 
     def begun(self, chunk: Chunk) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from services.gateway.core.json.fields import Json
 from services.gateway.core.json.lossless import encoded
 from services.gateway.core.sse.events import unnamed
-from services.gateway.core.usage.engine_usage import Used
+from services.gateway.core.usage.engine_usage import TokenUsage
 
 from .token_counts import chat_usage
 
@@ -41,7 +41,7 @@ class ChatWriter:
     def arguments(self, index: int, text: str) -> None:
         self.delta(tool_calls=[{"index": index, "function": {"arguments": text}}])
 
-    def end(self, finish_reason: str, used: Used) -> None:
+    def end(self, finish_reason: str, used: TokenUsage) -> None:
         self._chunk([{"index": 0, "delta": {}, "logprobs": None, "finish_reason": finish_reason}])
         self._chunk([], usage=chat_usage(used))
         self.out.append(b"data: [DONE]\n\n")
@@ -55,7 +55,7 @@ class ChatWriter:
         self.out.append(unnamed({**head, "choices": choices, **fields}))
 
 
-def completion(answer_id: str, created: int, model: str, message: Json, finish_reason: str, used: Used) -> bytes:
+def completion(answer_id: str, created: int, model: str, message: Json, finish_reason: str, used: TokenUsage) -> bytes:
     """A whole chat completion."""
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
     return encoded(

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from libs.events.usage import Protocol
 
 from . import translations
-from .translations import Dialect
+from .translations import Translate
 
 
-class Kind(NamedTuple):
+class Operation(NamedTuple):
     path: str
     content: str | None
     """The field that must be there and holds the text; None: engines have several."""
@@ -20,7 +20,7 @@ class Kind(NamedTuple):
     operation: str
     """OpenTelemetry's name for it."""
     engine_path: str
-    dialect: Dialect | None = None
+    translate: Translate | None = None
     """None: engines understand it as it is."""
     limit: str | None = None
     """What the client calls ``max_tokens``, where it is called otherwise."""
@@ -33,22 +33,22 @@ class Kind(NamedTuple):
 
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
-CHAT = Kind(_CHAT, "messages", "chat", "openai.chat", "chat", _CHAT)
-TEXT = Kind(_COMPLETIONS, "prompt", "completions", "openai.completions", "text_completion", _COMPLETIONS)
-MESSAGES = Kind("/v1/messages", "messages", "chat", "anthropic.messages", "chat", _CHAT, translations.messages)
-RESPONSES = Kind(
+CHAT = Operation(_CHAT, "messages", "chat", "openai.chat", "chat", _CHAT)
+TEXT = Operation(_COMPLETIONS, "prompt", "completions", "openai.completions", "text_completion", _COMPLETIONS)
+MESSAGES = Operation("/v1/messages", "messages", "chat", "anthropic.messages", "chat", _CHAT, translations.messages)
+RESPONSES = Operation(
     "/v1/responses", "messages", "chat", "openai.responses", "chat", _CHAT, translations.responses, "max_output_tokens"
 )
-EMBEDDINGS = Kind(
+EMBEDDINGS = Operation(
     *("/v1/embeddings", "input", "embeddings", "openai.embeddings", "embeddings", "/v1/embeddings"),
     translations.embedded,
 )
-RERANK = Kind("/v1/rerank", "query", "rerank", "rerank", "rerank", "/v1/rerank", translations.ranked)
-TOKENIZE = Kind("/tokenize", None, None, "tokenize", "tokenize", "/tokenize", translations.uncounted)
-DETOKENIZE = Kind("/detokenize", None, None, "tokenize", "detokenize", "/detokenize", translations.uncounted)
-COUNT_TOKENS = Kind(
+RERANK = Operation("/v1/rerank", "query", "rerank", "rerank", "rerank", "/v1/rerank", translations.ranked)
+TOKENIZE = Operation("/tokenize", None, None, "tokenize", "tokenize", "/tokenize", translations.uncounted)
+DETOKENIZE = Operation("/detokenize", None, None, "tokenize", "detokenize", "/detokenize", translations.uncounted)
+COUNT_TOKENS = Operation(
     "/v1/messages/count_tokens", "messages", "chat", "tokenize", "count_tokens", "/tokenize", translations.counted
 )
 
-COMPLETIONS = (CHAT, TEXT, MESSAGES, RESPONSES, EMBEDDINGS, RERANK, TOKENIZE, DETOKENIZE, COUNT_TOKENS)
+OPERATIONS = (CHAT, TEXT, MESSAGES, RESPONSES, EMBEDDINGS, RERANK, TOKENIZE, DETOKENIZE, COUNT_TOKENS)
 """All of them."""

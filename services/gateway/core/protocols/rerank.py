@@ -18,7 +18,7 @@ from services.gateway.core.json.fields import (
 from services.gateway.core.json.lossless import encoded
 from services.gateway.core.request.body import edited
 from services.gateway.core.sse.events import BadStream
-from services.gateway.core.usage.engine_usage import Used
+from services.gateway.core.usage.engine_usage import TokenUsage
 
 
 def request(body: bytes) -> bytes:
@@ -101,15 +101,15 @@ def answer(payload: bytes, body: bytes, answer_id: str) -> bytes:
     )
 
 
-def used_in(payload: bytes) -> Used | None:
+def used_in(payload: bytes) -> TokenUsage | None:
     """Tokens an engine says it read; None where it does not say."""
     read = _decoded(payload)
     if isinstance(read, list):
         return None
     if read.usage is not None and (total := read.usage.prompt_tokens or read.usage.total_tokens) is not None:
-        return Used(prompt=total)
+        return TokenUsage(prompt=total)
     if read.meta is not None and read.meta.tokens is not None and read.meta.tokens.input_tokens is not None:
-        return Used(prompt=read.meta.tokens.input_tokens)
+        return TokenUsage(prompt=read.meta.tokens.input_tokens)
     return None
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import msgspec
 
 from services.gateway.core.json.fields import Json
-from services.gateway.core.usage.engine_usage import Used
+from services.gateway.core.usage.engine_usage import TokenUsage
 
 
-def message_usage(used: Used) -> Json:
+def message_usage(used: TokenUsage) -> Json:
     """``usage`` of a Message."""
     usage: Json = {
         "input_tokens": used.prompt - used.cached,
@@ -24,7 +24,7 @@ def message_usage(used: Used) -> Json:
     return usage
 
 
-def response_usage(used: Used) -> Json:
+def response_usage(used: TokenUsage) -> Json:
     """``usage`` of a Response."""
     return {
         "input_tokens": used.prompt,
@@ -35,7 +35,7 @@ def response_usage(used: Used) -> Json:
     }
 
 
-def chat_usage(used: Used) -> Json:
+def chat_usage(used: TokenUsage) -> Json:
     """``usage`` of a chat completion."""
     usage: Json = {
         "prompt_tokens": used.prompt,
@@ -70,10 +70,10 @@ class MessageUsage(msgspec.Struct):
                 setattr(self, name, getattr(earlier, name))
         return self
 
-    def used(self) -> Used:
+    def used(self) -> TokenUsage:
         cached = self.cache_read_input_tokens or 0
         details = self.output_tokens_details
-        return Used(
+        return TokenUsage(
             prompt=(self.input_tokens or 0) + cached + (self.cache_creation_input_tokens or 0),
             cached=cached,
             completion=self.output_tokens or 0,
@@ -93,9 +93,9 @@ class ResponseUsage(msgspec.Struct):
     output_tokens: int | None = None
     output_tokens_details: _OutputDetails | None = None
 
-    def used(self) -> Used:
+    def used(self) -> TokenUsage:
         inside, outside = self.input_tokens_details, self.output_tokens_details
-        return Used(
+        return TokenUsage(
             prompt=self.input_tokens or 0,
             cached=(inside.cached_tokens or 0) if inside else 0,
             completion=self.output_tokens or 0,

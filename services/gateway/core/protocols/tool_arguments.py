@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from services.gateway.core.json.fields import Json
-from services.gateway.core.json.lossless import decoded, mended
+from services.gateway.core.json.lossless import decoded, repaired
 
 UNREAD = "INVALID_JSON"
 """The name under which Anthropic's guide of streamed tools has a client put arguments that are no JSON."""
@@ -21,7 +21,7 @@ def value_of(text: str) -> Json:
     """
     if not text.strip():
         return {}
-    for reading in (text.encode(), mended(text.encode())):
+    for reading in (text.encode(), repaired(text.encode())):
         try:
             value = decoded(reading)
         except (msgspec.DecodeError, RecursionError):

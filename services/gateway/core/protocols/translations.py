@@ -11,10 +11,10 @@ from typing import Protocol
 
 import msgspec
 
-from services.gateway.core.errors import Fault
+from services.gateway.core.faults import Fault
 from services.gateway.core.json.fields import decoded
 from services.gateway.core.request.messages import media_bytes
-from services.gateway.core.usage.engine_usage import Used, answer_in, estimate_prompt
+from services.gateway.core.usage.engine_usage import TokenUsage, answer_in, estimate_prompt
 
 from . import embeddings, rerank, tokenize
 from .anthropic_messages import chat_to_message, messages_to_chat
@@ -31,7 +31,7 @@ class Events(Protocol):
         """The event that ends a stream which already has content."""
 
 
-class Spoken(msgspec.Struct, frozen=True):
+class Translation(msgspec.Struct, frozen=True):
     """One request in the engine's protocol."""
 
     body: bytes
@@ -39,7 +39,7 @@ class Spoken(msgspec.Struct, frozen=True):
     """The client's answer out of the engine's, when it comes in one piece. Raises BadStream."""
     events: Callable[[], Events] | None = None
     """None: there is no stream of it."""
-    used: Callable[[bytes], Used | None] = lambda payload: _used(payload)
+    used: Callable[[bytes], TokenUsage | None] = lambda payload: _used(payload)
     """Tokens the engine says it used; None where it does not say."""
     further: Callable[[str, bytes, bytes], tuple[str, bytes] | None] = lambda path, body, payload: None
     """What the engine is to be asked next, path and body, by what it was asked and answered; None: nothing."""
@@ -49,26 +49,26 @@ class Spoken(msgspec.Struct, frozen=True):
 
 Clock = Callable[[], float]
 """Seconds since 1970."""
-Dialect = Callable[[bytes, str, Clock], Spoken]
+Translate = Callable[[bytes, str, Clock], Translation]
 """The body, a token that is unique for the request, and a clock. Raises Fault naming what cannot be translated."""
 
 
-def _used(payload: bytes) -> Used | None:
+def _used(payload: bytes) -> TokenUsage | None:
     answer = answer_in(payload)
     return answer.usage.used() if answer is not None and answer.usage is not None else None
 
 
-def _nothing(payload: bytes) -> Used | None:
-    return Used()
+def _nothing(payload: bytes) -> TokenUsage | None:
+    return TokenUsage()
 
 
-def messages(body: bytes, token: str, clock: Clock) -> Spoken:
+def messages(body: bytes, token: str, clock: Clock) -> Translation:
     """Anthropic Messages on an engine that speaks Chat."""
     fields = decoded(body)
     chat = messages_to_chat.request(fields)
     asked = chat.encoded()
     shape = chat_to_message.shape_of(fields, token, estimate_prompt(len(asked) - media_bytes(chat.body)))
-    return Spoken(
+    return Translation(
         body=asked,
         whole=lambda payload: chat_to_message.message(payload, shape),
         events=lambda: chat_to_message.MessageEvents(shape),
@@ -76,12 +76,12 @@ def messages(body: bytes, token: str, clock: Clock) -> Spoken:
     )
 
 
-def responses(body: bytes, token: str, clock: Clock) -> Spoken:
+def responses(body: bytes, token: str, clock: Clock) -> Translation:
     """OpenAI Responses on an engine that speaks Chat."""
     fields = decoded(body)
     chat = responses_to_chat.request(fields)
     shape = chat_to_response.shape_of(fields, token, clock)
-    return Spoken(
+    return Translation(
         body=chat.encoded(),
         whole=lambda payload: chat_to_response.response(payload, shape),
         events=lambda: chat_to_response.ResponseEvents(shape),
@@ -89,31 +89,31 @@ def responses(body: bytes, token: str, clock: Clock) -> Spoken:
     )
 
 
-def embedded(body: bytes, token: str, clock: Clock) -> Spoken:
+def embedded(body: bytes, token: str, clock: Clock) -> Translation:
     """Embeddings: numbers from the engine, what was asked for to the client."""
     wanted, asked = embeddings.request(body)
-    return Spoken(body=asked, whole=lambda payload: embeddings.answer(payload, wanted))
+    return Translation(body=asked, whole=lambda payload: embeddings.answer(payload, wanted))
 
 
-def ranked(body: bytes, token: str, clock: Clock) -> Spoken:
+def ranked(body: bytes, token: str, clock: Clock) -> Translation:
     """Reranking: one shape whatever the engine's."""
-    return Spoken(
+    return Translation(
         body=rerank.request(body),
         whole=lambda payload: rerank.answer(payload, body, f"rerank-{token}"),
         used=rerank.used_in,
     )
 
 
-def uncounted(body: bytes, token: str, clock: Clock) -> Spoken:
+def uncounted(body: bytes, token: str, clock: Clock) -> Translation:
     """What an engine answers without generating or reading anything: passed on as it is, at no tokens."""
-    return Spoken(body=body, whole=lambda payload: payload, used=_nothing)
+    return Translation(body=body, whole=lambda payload: payload, used=_nothing)
 
 
-def counted(body: bytes, token: str, clock: Clock) -> Spoken:
+def counted(body: bytes, token: str, clock: Clock) -> Translation:
     """A Messages request whose tokens are counted: what the engine is asked, and its count in Anthropic's shape."""
     fields = decoded(body)
     chat = messages_to_chat.request({"max_tokens": 1} | fields)
-    return Spoken(
+    return Translation(
         body=tokenize.request(chat.body),
         whole=lambda payload: tokenize.answer(tokenize.count(payload)),
         used=_nothing,

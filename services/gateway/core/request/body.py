@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from libs.events.policy import Segment, Span
-from services.gateway.core.errors import Fault, bad_body, too_deep
+from services.gateway.core.faults import Fault, bad_body, too_deep
 from services.gateway.core.json.raw import ABSENT, present
 
 from . import messages
@@ -58,7 +58,7 @@ class ResponseFormat(msgspec.Struct):
         return "response_format.json_schema.schema" if self.json_schema.schema is None else None
 
 
-class Asked(msgspec.Struct):
+class ParsedRequest(msgspec.Struct):
     """What the gateway reads of a completion request, chat or not.
 
     Most fields are here for their types only: engines answer a wrong one with an exception of their own.
@@ -111,7 +111,7 @@ class Asked(msgspec.Struct):
             yield "n_predict", self.n_predict
 
 
-_asked = msgspec.json.Decoder(Asked)
+_asked = msgspec.json.Decoder(ParsedRequest)
 _fields = msgspec.json.Decoder(_Object)
 _prompt = msgspec.json.Decoder(str | list[str | int | list[int]])
 _AT = re.compile(r" - at `\$\.?(.*)`$")
@@ -119,7 +119,7 @@ _INDEX = re.compile(r"\[([0-9]+)\]")
 _MISSING = re.compile(r"missing required field `(.+?)`")
 
 
-def read(body: bytes, content: str | None, translated: bool = False) -> Asked:
+def read(body: bytes, content: str | None, translated: bool = False) -> ParsedRequest:
     """The request in ``body``, whose text is in the field ``content`` (``messages``, ``prompt``, ...; None: in any).
 
     What was ``translated`` here has messages of our own, which are not looked at again. Raises Fault (400) naming
@@ -128,18 +128,18 @@ def read(body: bytes, content: str | None, translated: bool = False) -> Asked:
     try:
         if not body.isascii():
             body.decode()  # what is only passed on is not looked at by the decoder
-        asked = _asked.decode(body)
+        parsed = _asked.decode(body)
     except msgspec.ValidationError as error:
         raise _named(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _not_json(error) from None
     except RecursionError:
         raise too_deep() from None
-    if asked.response_format is not None and (name := asked.response_format.missing) is not None:
+    if parsed.response_format is not None and (name := parsed.response_format.missing) is not None:
         raise bad_body(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
     if content is None:
-        return asked
-    value: msgspec.Raw = getattr(asked, content)
+        return parsed
+    value: msgspec.Raw = getattr(parsed, content)
     if not present(value):
         raise bad_body(f"Missing required parameter: '{content}'.", param=content, code="missing_required_parameter")
     if not translated:
@@ -154,7 +154,7 @@ def read(body: bytes, content: str | None, translated: bool = False) -> Asked:
             raise _not_json(error) from None
         except RecursionError:
             raise too_deep() from None
-    return asked
+    return parsed
 
 
 def _not_json(error: Exception) -> Fault:
@@ -190,9 +190,9 @@ def edited(body: bytes, changes: Mapping[str, bytes | None]) -> bytes:
     return msgspec.json.encode(fields)
 
 
-def asking_usage(asked: Asked, body: bytes) -> bytes:
+def asking_usage(parsed: ParsedRequest, body: bytes) -> bytes:
     """The JSON of ``stream_options`` that asks for usage and keeps what the client put there."""
-    if asked.stream_options is None:
+    if parsed.stream_options is None:
         return b'{"include_usage":true}'
     return edited(bytes(_fields.decode(body)["stream_options"]), {"include_usage": b"true"})
 
@@ -233,7 +233,7 @@ _NOT_READ = frozenset(
 fields of their own, as grammars and templates, and a model reads what they make of them."""
 
 
-class Readable(msgspec.Struct):
+class PolicyText(msgspec.Struct):
     """The parts of a body with text in them, decoded."""
 
     fields: dict[str, Any]
@@ -294,17 +294,17 @@ class Readable(msgspec.Struct):
         return gone | {name: msgspec.json.encode(value) for name, value in self.fields.items()}
 
 
-_KNOWN = frozenset(Asked.__struct_fields__) | {"functions", "function_call", "suffix", "prediction"}
+_KNOWN = frozenset(ParsedRequest.__struct_fields__) | {"functions", "function_call", "suffix", "prediction"}
 """Fields whose names hold nothing."""
 _read = msgspec.json.Decoder(float_hook=lambda number: msgspec.Raw(number.encode()))
 """Decimals keep their spelling."""
 
 
-def readable(body: bytes) -> Readable:
+def readable(body: bytes) -> PolicyText:
     """Decode what a policy may read. Raises Fault (400)."""
     try:
         fields = _fields.decode(body)
-        return Readable({name: _read.decode(value) for name, value in fields.items() if name not in _NOT_READ})
+        return PolicyText({name: _read.decode(value) for name, value in fields.items() if name not in _NOT_READ})
     except RecursionError:
         raise too_deep() from None
     except msgspec.DecodeError as error:

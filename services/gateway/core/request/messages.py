@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from services.gateway.core.errors import Fault, bad_body
+from services.gateway.core.faults import Fault, bad_body
 from services.gateway.core.json.fields import decoded
 from services.gateway.core.json.raw import ABSENT
 

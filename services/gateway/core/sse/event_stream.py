@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from services.gateway.core.json.lossless import mended
+from services.gateway.core.json.lossless import repaired
 from services.gateway.core.json.raw import ABSENT, present
-from services.gateway.core.usage.engine_usage import Usage, Used, usage_object
+from services.gateway.core.usage.engine_usage import EngineUsage, TokenUsage, usage_object
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """One event may be long (a whole tool call in a delta); an endless one is a broken engine."""
@@ -102,7 +102,7 @@ class _Choice(msgspec.Struct):
 
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] | None = None
-    usage: Usage | None = None
+    usage: EngineUsage | None = None
     error: msgspec.Raw = ABSENT
 
 
@@ -171,11 +171,11 @@ class EventStream:
         """The bytes around the text of an event that had nothing but text; b"": none was seen."""
         self.wants_usage = wants_usage
         self._choices = choices
-        self._several: list[Used] = []
+        self._several: list[TokenUsage] = []
         """Said at the end of each of several choices."""
         self.tokens = 0
         """Events with content given so far: at least so many tokens."""
-        self.usage: Usage | None = None
+        self.usage: EngineUsage | None = None
         self.started = False
         self.stopped = False
         """A finish reason was seen in an event that was taken apart; see ``complete``."""
@@ -215,12 +215,12 @@ class EventStream:
                 self._note_stop(chunk)
         return self.stopped
 
-    def used(self) -> Used | None:
+    def used(self) -> TokenUsage | None:
         """What the engine said the answer used, all of its choices; None: it did not say."""
         if self._choices > 1 and len(self._several) > 1:
             together = self._several[0]
             for used in self._several[1:]:
-                together = Used(
+                together = TokenUsage(
                     prompt=max(together.prompt, used.prompt),
                     cached=min(together.cached, used.cached),
                     completion=together.completion + used.completion,
@@ -229,7 +229,7 @@ class EventStream:
             return together
         return self.usage.used() if self.usage is not None else None
 
-    def close(self, used: Used) -> bytes:
+    def close(self, used: TokenUsage) -> bytes:
         """The last events: usage for a client that asked, then ``[DONE]``."""
         if not self.wants_usage:
             return b"data: [DONE]\n\n"
@@ -304,7 +304,7 @@ class EventStream:
         if any(choice.finish_reason for choice in chunk.choices or ()):
             self.stopped = True
 
-    def _made_usage(self, used: Used) -> bytes:
+    def _made_usage(self, used: TokenUsage) -> bytes:
         fields: dict[str, Any] = {"object": "chat.completion.chunk"}
         if self._first is not None:
             try:
@@ -317,7 +317,7 @@ class EventStream:
 
 def _decoded(data: bytes) -> _Chunk | None:
     try:
-        return _chunk.decode(mended(data))
+        return _chunk.decode(repaired(data))
     except (msgspec.DecodeError, RecursionError):
         return None
 

@@ -10,7 +10,7 @@ import msgspec
 from services.gateway.core.json.raw import ABSENT, present
 
 
-class Used(msgspec.Struct):
+class TokenUsage(msgspec.Struct):
     """Tokens of one answer. ``cached`` is inside ``prompt``, ``reasoning`` inside ``completion``."""
 
     prompt: int = 0
@@ -32,7 +32,7 @@ class _CompletionDetails(msgspec.Struct):
     reasoning_tokens: int | None = None
 
 
-class Usage(msgspec.Struct):
+class EngineUsage(msgspec.Struct):
     """The ``usage`` object of OpenAI's protocol; null and absent are the same."""
 
     prompt_tokens: int | None = None
@@ -42,14 +42,14 @@ class Usage(msgspec.Struct):
     reasoning_tokens: int | None = None
     """SGLang says it here."""
 
-    def used(self) -> Used:
+    def used(self) -> TokenUsage:
         prompt = self.prompt_tokens or 0
         completion = self.completion_tokens or 0
         cached = self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
         reasoning = self.reasoning_tokens
         if self.completion_tokens_details is not None and self.completion_tokens_details.reasoning_tokens is not None:
             reasoning = self.completion_tokens_details.reasoning_tokens
-        return Used(
+        return TokenUsage(
             prompt=prompt,
             cached=max(0, min(cached or 0, prompt)),
             completion=completion,
@@ -60,7 +60,7 @@ class Usage(msgspec.Struct):
 class Answer(msgspec.Struct):
     """What is read of an answer that does not stream; the rest travels as it is."""
 
-    usage: Usage | None = None
+    usage: EngineUsage | None = None
     error: msgspec.Raw = ABSENT
     choices: msgspec.Raw = ABSENT
     timings: msgspec.Raw = ABSENT
@@ -94,14 +94,14 @@ def _odd_answer(payload: bytes) -> Answer | None:
     if not isinstance(fields, dict):
         return None
     try:
-        usage = msgspec.convert(fields.get("usage"), Usage | None)
+        usage = msgspec.convert(fields.get("usage"), EngineUsage | None)
     except msgspec.ValidationError:
         usage = None
     error, choices = (ABSENT if fields.get(name) is None else msgspec.Raw(b"{}") for name in ("error", "choices"))
     return Answer(usage=usage, error=error, choices=choices)
 
 
-def of_all_choices(answer: Answer, most: int) -> Used | None:
+def of_all_choices(answer: Answer, most: int) -> TokenUsage | None:
     """What an answer with several choices used; None where its engine says that itself.
 
     llama.cpp says of the first choice only. One that was cut at its length has ``most`` tokens; how many the others
@@ -128,7 +128,7 @@ def estimate_prompt(text_bytes: int) -> int:
     return max(1, text_bytes // 4) if text_bytes else 0
 
 
-def usage_object(used: Used) -> dict[str, Any]:
+def usage_object(used: TokenUsage) -> dict[str, Any]:
     """The ``usage`` object for a client that asked, when the engine sent none of its own."""
     return {
         "prompt_tokens": used.prompt,

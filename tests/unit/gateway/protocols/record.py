@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from services.gateway.core.errors import Fault
+from services.gateway.core.faults import Fault
 from services.gateway.core.json.fields import Translated
 from services.gateway.core.protocols.anthropic_messages import (
     chat_to_message,

@@ -16,7 +16,7 @@ from services.gateway.core.protocols.anthropic_messages.message_to_chat import C
 from services.gateway.core.protocols.openai_responses.chat_to_response import ResponseEvents, shape_of
 from services.gateway.core.protocols.openai_responses.response_to_chat import ChatOfResponseEvents
 from services.gateway.core.sse.event_stream import EventStream
-from services.gateway.core.usage.engine_usage import Used
+from services.gateway.core.usage.engine_usage import TokenUsage
 
 from .conversations import Json, clock
 from .record import events, written
@@ -63,7 +63,7 @@ def outcome(name: str, pieces: Iterable[bytes]) -> dict[str, bytes]:
         out["responses"] += to_response.fail(fault)
     else:
         assert scanner.complete
-        add(scanner.close(scanner.usage.used() if scanner.usage is not None else Used()))
+        add(scanner.close(scanner.usage.used() if scanner.usage is not None else TokenUsage()))
         assert to_message.finished
         assert to_response.finished
     return out

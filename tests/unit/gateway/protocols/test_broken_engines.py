@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.core.errors import upstream_broken
+from services.gateway.core.faults import upstream_broken
 from services.gateway.core.protocols.anthropic_messages import chat_to_message, message_to_chat
 from services.gateway.core.protocols.blocks import ChatStream
 from services.gateway.core.protocols.openai_responses import chat_to_response, response_to_chat
 from services.gateway.core.sse.event_stream import EventStream
 from services.gateway.core.sse.events import BadStream
-from services.gateway.core.usage.engine_usage import Used
+from services.gateway.core.usage.engine_usage import TokenUsage
 
 from . import engines
 from .conversations import CALLS, CHAT, MESSAGES, Json, clock
@@ -59,7 +59,7 @@ def test_streams_with_wrong_bytes(name: str, changes: list[tuple[int, bytes]]) -
         out = scanner.feed(bytes(data))
         if scanner.failure is None and isinstance(translator, ChatStream):
             again = type(translator)(translator._shape)  # type: ignore[attr-defined, call-arg]
-            fed(again, out + scanner.close(Used()))
+            fed(again, out + scanner.close(TokenUsage()))
 
 
 @settings(max_examples=300, deadline=None)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.core.errors import Fault
+from services.gateway.core.faults import Fault
 from services.gateway.core.json.fields import decoded
 from services.gateway.core.protocols.anthropic_messages import chat_to_message, chat_to_messages, messages_to_chat
 from services.gateway.core.protocols.openai_responses import chat_to_response, chat_to_responses, responses_to_chat

@@ -10,7 +10,7 @@ import httpx2
 import openai
 import pytest
 
-from services.gateway.core.errors import Fault, upstream_broken
+from services.gateway.core.faults import Fault, upstream_broken
 from services.gateway.core.protocols.anthropic_messages.chat_to_message import MessageEvents, shape_of
 from services.gateway.core.protocols.anthropic_messages.errors import TYPES, error_object
 

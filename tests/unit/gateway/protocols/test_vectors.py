@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.core.errors import Fault
+from services.gateway.core.faults import Fault
 from services.gateway.core.json import lossless
 from services.gateway.core.json.fields import decoded as decoded_request
 from services.gateway.core.protocols import embeddings, rerank, tokenize

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from services.gateway.core.errors import Fault
+from services.gateway.core.faults import Fault
 from services.gateway.core.json.fields import Json
 from services.gateway.core.json.lossless import encoded
 from services.gateway.core.protocols.blocks import (
@@ -24,7 +24,7 @@ from services.gateway.core.protocols.thinking import UNSIGNED
 from services.gateway.core.protocols.token_counts import message_usage
 from services.gateway.core.protocols.tool_arguments import value_of, value_of_cut
 from services.gateway.core.sse.events import named
-from services.gateway.core.usage.engine_usage import Used
+from services.gateway.core.usage.engine_usage import TokenUsage
 
 from .errors import error_object
 
@@ -84,7 +84,7 @@ class MessageEvents(ChatStream):
 
     def begun(self, chunk: Chunk) -> None:
         start = _message(
-            self._shape, chunk.model, self.used if self.used.prompt else Used(prompt=self._shape.prompt_tokens)
+            self._shape, chunk.model, self.used if self.used.prompt else TokenUsage(prompt=self._shape.prompt_tokens)
         )
         self._event("message_start", {"message": start})
 
@@ -117,7 +117,7 @@ _DELTAS: dict[Sort, tuple[str, str]] = {
 }
 
 
-def _message(shape: MessageShape, model: str | None, used: Used) -> Json:
+def _message(shape: MessageShape, model: str | None, used: TokenUsage) -> Json:
     return {
         "id": f"msg_{shape.token}",
         "type": "message",

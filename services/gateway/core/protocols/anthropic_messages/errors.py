@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from services.gateway.core.errors import Fault
+from services.gateway.core.faults import Fault
 
 TYPES = {
     400: "invalid_request_error",

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from services.gateway.core.json.fields import Json
-from services.gateway.core.json.lossless import Number, encoded, mended
+from services.gateway.core.json.lossless import Number, encoded, repaired
 from services.gateway.core.protocols.chat_chunks import ChatWriter, completion
 from services.gateway.core.protocols.stop_reasons import CHAT_OF_MESSAGES
 from services.gateway.core.protocols.token_counts import MessageUsage
 from services.gateway.core.sse.events import BadStream, Events
-from services.gateway.core.usage.engine_usage import Used
+from services.gateway.core.usage.engine_usage import TokenUsage
 
 _THOUGHTS = ("thinking", "redacted_thinking")
 
@@ -60,7 +60,7 @@ _event = msgspec.json.Decoder(_Event, float_hook=Number)
 def chat(payload: bytes, answer_id: str, created: int) -> bytes:
     """The chat completion of a whole Message. Raises BadStream when it is none."""
     try:
-        message = _message.decode(mended(payload))
+        message = _message.decode(repaired(payload))
     except (msgspec.DecodeError, RecursionError) as problem:
         raise BadStream(f"the answer is no Message: {problem}") from None
     texts = [_said(block, "text") for block in message.content if block.get("type") == "text"]
@@ -72,7 +72,7 @@ def chat(payload: bytes, answer_id: str, created: int) -> bytes:
         out["thinking_blocks"] = thoughts
     if calls:
         out["tool_calls"] = calls
-    used = message.usage.used() if message.usage is not None else Used()
+    used = message.usage.used() if message.usage is not None else TokenUsage()
     return completion(answer_id, created, message.model, out, _finish(message.stop_reason), used)
 
 
@@ -116,7 +116,7 @@ class ChatOfMessageEvents:
             if self.finished:
                 break
             try:
-                self._take(_event.decode(mended(event.data)))
+                self._take(_event.decode(repaired(event.data)))
             except (msgspec.DecodeError, RecursionError, LookupError) as problem:
                 raise BadStream(f"an event cannot be read: {problem}") from None
         return self._writer.taken()
@@ -139,7 +139,7 @@ class ChatOfMessageEvents:
                 self._stop_reason = event.delta.stop_reason or self._stop_reason
             case "message_stop":
                 self.finished = True
-                used = self._usage.used() if self._usage is not None else Used()
+                used = self._usage.used() if self._usage is not None else TokenUsage()
                 self._writer.end(_finish(self._stop_reason), used)
             case "error":
                 self.finished = True

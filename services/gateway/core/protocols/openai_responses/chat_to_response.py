@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from services.gateway.core.errors import Fault
+from services.gateway.core.faults import Fault
 from services.gateway.core.json.fields import Json
 from services.gateway.core.json.lossless import encoded
 from services.gateway.core.protocols.blocks import (
@@ -23,7 +23,7 @@ from services.gateway.core.protocols.blocks import (
 from services.gateway.core.protocols.stop_reasons import Stop
 from services.gateway.core.protocols.token_counts import response_usage
 from services.gateway.core.sse.events import named
-from services.gateway.core.usage.engine_usage import Used
+from services.gateway.core.usage.engine_usage import TokenUsage
 
 from .tool_items import PREFIXES, item_of
 from .tools import Tool, Tools, tools_of
@@ -280,7 +280,7 @@ def _last(status: str, block: Block, blocks: list[Block]) -> str:
 
 
 def _response(
-    shape: ResponseShape, chunk: Chunk, status: str, output: list[Json], stop: Stop, used: Used | None
+    shape: ResponseShape, chunk: Chunk, status: str, output: list[Json], stop: Stop, used: TokenUsage | None
 ) -> Json:
     reason = stop.incomplete if status == "incomplete" else None
     return {

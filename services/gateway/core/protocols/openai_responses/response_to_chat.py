@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from services.gateway.core.json.fields import Json
-from services.gateway.core.json.lossless import mended
+from services.gateway.core.json.lossless import repaired
 from services.gateway.core.protocols.chat_chunks import ChatWriter, completion
 from services.gateway.core.protocols.stop_reasons import CHAT_OF_INCOMPLETE
 from services.gateway.core.protocols.token_counts import ResponseUsage
 from services.gateway.core.sse.events import BadStream, Events
-from services.gateway.core.usage.engine_usage import Used
+from services.gateway.core.usage.engine_usage import TokenUsage
 
 
 class _Part(msgspec.Struct):
@@ -46,8 +46,8 @@ class _Response(msgspec.Struct):
     usage: ResponseUsage | None = None
 
     @property
-    def used(self) -> Used:
-        return self.usage.used() if self.usage is not None else Used()
+    def used(self) -> TokenUsage:
+        return self.usage.used() if self.usage is not None else TokenUsage()
 
     def finish(self, calls: bool) -> str:
         if self.incomplete_details is not None and self.incomplete_details.reason:
@@ -72,7 +72,7 @@ _event = msgspec.json.Decoder(_Event)
 def chat(payload: bytes, answer_id: str) -> bytes:
     """The chat completion of a whole Response. Raises BadStream when it is none, or a failed one."""
     try:
-        response = _response.decode(mended(payload))
+        response = _response.decode(repaired(payload))
     except (msgspec.DecodeError, RecursionError) as problem:
         raise BadStream(f"the answer is no Response: {problem}") from None
     if response.error is not None:
@@ -116,7 +116,7 @@ class ChatOfResponseEvents:
             if self.finished or event.data == b"[DONE]":
                 break
             try:
-                self._take(_event.decode(mended(event.data)))
+                self._take(_event.decode(repaired(event.data)))
             except (msgspec.DecodeError, RecursionError, LookupError) as problem:
                 raise BadStream(f"an event cannot be read: {problem}") from None
         return self._writer.taken()
