@@ -235,7 +235,7 @@ class Attempts:
     """The endpoints asked for one request: of the model it asks for, then of those that model names as fallbacks."""
 
     __slots__ = (
-        *("_chain", "_late", "_left", "_meter", "_most", "_routes", "_step", "_tried", "_until", "_waiting"),
+        *("_chain", "_late", "_left", "_meter", "_most", "_routes", "_step", "_tried", "_until", "_wake_queue"),
         *("last", "model"),
     )
 

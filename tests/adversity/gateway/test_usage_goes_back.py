@@ -14,7 +14,7 @@ from libs.testing import eventually
 from libs.testing.nats import NatsServer
 from services.gateway.usage.publisher import Publisher
 from services.gateway.usage.spool import Spool
-from tests.unit.gateway.test_spool import closed
+from tests.unit.gateway.usage.test_spool import closed
 
 
 async def in_usage(bus: Bus) -> set[str]:

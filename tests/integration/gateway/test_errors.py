@@ -23,8 +23,8 @@ from services.gateway.core.protocols.anthropic_messages.errors import error_type
 from services.gateway.core.routing.circuit_breaker import Breaker
 
 from .conftest import KEY, Client, Response, World
+from .test_policies import SECRET, Guard
 from .test_protocols import GENERATING, PATHS, READING, asked
-from .test_rules import SECRET, Guard
 
 DEADLINE_S = 0.4
 TOO_LARGE = 30_000

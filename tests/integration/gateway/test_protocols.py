@@ -15,7 +15,7 @@ from libs.testing import eventually
 from libs.testing.engine import SimEngine
 
 from .conftest import Client, Response, World
-from .test_rules import SECRET, Guard
+from .test_policies import SECRET, Guard
 
 HI = [{"role": "user", "content": "say hello now"}]
 TOOL_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

@@ -8,8 +8,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from .protocols.conversations import CHAT, MESSAGES, RESPONSES
-from .protocols.streams import NAMES, source
+from .core.protocols.conversations import CHAT, MESSAGES, RESPONSES
+from .core.protocols.streams import NAMES, source
 
 TOOLS = {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "n": 1}
 OTHERS: list[tuple[str, dict[str, Any]]] = [

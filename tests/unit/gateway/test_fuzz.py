@@ -23,9 +23,9 @@ from services.gateway.core.sse.event_stream import EventStream, Overlong
 from services.gateway.core.sse.events import BadStream
 from services.gateway.core.usage.engine_usage import TokenUsage, answer_in
 
+from .core.protocols.conversations import clock
+from .core.protocols.streams import chat_of
 from .mutations import bodies, streams
-from .protocols.conversations import clock
-from .protocols.streams import chat_of
 
 KINDS: dict[str, Operation] = {kind.path: kind for kind in OPERATIONS}
 SHAPE = shape_of({"model": "m"}, "t1", clock)
@@ -38,7 +38,7 @@ def read(path: str, data: bytes) -> None:
     kind = KINDS[path]
     try:
         media(data)
-        spoken = kind.dialect(data, "t1", clock) if kind.dialect is not None else None
+        spoken = kind.translate(data, "t1", clock) if kind.translate is not None else None
         sent = spoken.body if spoken is not None else data
         asked = readers.read(sent, kind.content, spoken is not None)
         readable = readers.readable(sent)

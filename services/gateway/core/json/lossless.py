@@ -82,7 +82,7 @@ def repaired(data: bytes) -> bytes:
 
 
 def marked(data: bytes) -> bytes:
-    """The same, but halves travel as marks, which ``SurrogateHalves`` puts together; or ``data`` itself, without any."""
+    """The same, but halves travel as marks, which ``SurrogateHalves`` puts together; without any, ``data`` itself."""
     again = data
     if b"\xf4\x8f" in data or b"\\udbf" in data.lower():
         again = _LIKE_MARKS.sub(_as_halves, again)

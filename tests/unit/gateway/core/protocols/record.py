@@ -1,4 +1,4 @@
-"""Writes the corpus: ``python -m tests.unit.gateway.protocols.record``."""
+"""Writes the corpus: ``python -m tests.unit.gateway.core.protocols.record``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from services.gateway.core.protocols.openai_responses import (
 from . import engines
 from .conversations import CHAT, MESSAGES, RESPONSES, Json, clock
 
-DATA = Path(__file__).parents[3] / "data" / "conversations"
+DATA = Path(__file__).parents[4] / "data" / "conversations"
 TOKEN = "t1"
 CREATED = engines.CREATED
 

@@ -1,7 +1,7 @@
 """The corpus of conversations: what clients send and what models answer, in every protocol.
 
-``python -m tests.unit.gateway.protocols.record`` writes each to ``tests/data/conversations`` together with what the
-gateway makes of it; the tests compare. A change of a golden file is a change of behaviour and is read as one.
+``python -m tests.unit.gateway.core.protocols.record`` writes each to ``tests/data/conversations`` together with what
+the gateway makes of it; the tests compare. A change of a golden file is a change of behaviour and is read as one.
 """
 
 from __future__ import annotations

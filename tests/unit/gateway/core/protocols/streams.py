@@ -1,6 +1,6 @@
 """Streams of each kind of engine, through the gateway's scanner and every translation.
 
-``python -m tests.unit.gateway.protocols.streams`` writes what comes out of each next to it.
+``python -m tests.unit.gateway.core.protocols.streams`` writes what comes out of each next to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from services.gateway.core.usage.engine_usage import TokenUsage
 from .conversations import Json, clock
 from .record import events, written
 
-DATA = Path(__file__).parents[3] / "data" / "streams"
+DATA = Path(__file__).parents[4] / "data" / "streams"
 NAMES = sorted(path.stem for path in DATA.glob("*.sse"))
 
 
