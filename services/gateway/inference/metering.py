@@ -43,7 +43,18 @@ class Meter:
     """The account of one request: opened before an engine is asked, closed before the last byte goes out."""
 
     __slots__ = (
-        *("_body_bytes", "_exchange", "_closed", "_key", "_kind", "_model", "_model_asked", "_gossip", "_slot", "_spool"),
+        *(
+            "_body_bytes",
+            "_exchange",
+            "_closed",
+            "_key",
+            "_kind",
+            "_model",
+            "_model_asked",
+            "_gossip",
+            "_slot",
+            "_spool",
+        ),
         *(
             "_most",
             "_told",

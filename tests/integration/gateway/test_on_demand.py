@@ -42,8 +42,8 @@ class Waker:
             outcome = Outcome(command_id=delivery.headers[MESSAGE_ID], status="done")
             await self._bus.reply(delivery.headers[REPLY], outcome)
 
-    async def _on_rates(self, gossip: GatewayRates) -> None:
-        self.waiting.append(gossip.waiting)
+    async def _on_rates(self, rates: GatewayRates) -> None:
+        self.waiting.append(rates.waiting)
 
     async def hears(self, waiting: Mapping[str, int]) -> None:
         await eventually(lambda: self.waiting and self.waiting[-1] == waiting, what=f"{waiting} waiting")
@@ -177,7 +177,7 @@ async def test_without_a_bus_who_waits_waits_on(
 ) -> None:
     world.server.kill()
     waiting = asyncio.create_task(gateway.chat())
-    await eventually(lambda: gateway.service._waiting.counts == {"sim": 1})  # type: ignore[union-attr]
+    await eventually(lambda: gateway.service._wake_queue.counts == {"sim": 1})  # type: ignore[union-attr]
     world.server.start()
     await eventually(lambda: waker.told == ["sim"], 20)
     await eventually(lambda: _routed(world, sim_engine))
