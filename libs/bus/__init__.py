@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 from . import topology
 from .authority import Authority
-from .bus import Bus, BusSettings, Fence, NotLeader, Unanswered
+from .bus import Bus, BusSettings, Unanswered
 from .delivery import Delivery
 from .follow import Follower
 from .nats_transport import NatsTransport
-from .owned import Overtaken, OwnedView
+from .owned_view import Overtaken, OwnedView
 from .snapshot import Snapshot
+from .storing import Fence, NotLeader
 from .supervision import supervise
 from .topology import NoRoom
 from .transport import AskFailed, BusAway, BusError, Full, Misconfigured, Room, TooLarge

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from opentelemetry import trace
-from opentelemetry.propagate import inject
-
 from libs.events import (
     BadPayload,
     Command,
@@ -27,30 +24,27 @@ from libs.events import (
     tag_of,
 )
 from libs.events.commands import Outcome
-from libs.events.refusal import Refused
 
+from .asking import answerer, ask
 from .delivery import ACTOR, CAUSE, MESSAGE_ID, REPLY, TYPE, Delivery, check_subject, command_subject
 from .follow import Follower
 from .lease import Lease
 from .metrics import APPEND_SECONDS, APPENDED, SKIPPED
 from .remembered import forgot
+from .storing import Fence, store, trace_context
 from .supervision import supervise
 from .topology import CONSUMERS
 from .transport import (
     Answerer,
-    AskFailed,
     BusAway,
     BusError,
-    Expectation,
     Progress,
     RawMessage,
-    Reply,
     Room,
     Start,
     Stop,
     TooLarge,
     Transport,
-    WrongSequence,
 )
 from .view import View
 from .work import Worker
@@ -58,13 +52,7 @@ from .work import Worker
 log = logging.getLogger("llmgw.bus")
 
 T = TypeVar("T")
-RETRY_FOR_S = 15.0
-"""Loss of a stream's leader on three replicas took about seven seconds; twice that is tried."""
-STORE_AGAIN_S = 0.1
 KEEP_FOR_S = 1.0
-ASK_AGAIN_S = 0.1
-ASK_ANOTHER_S = 0.5
-"""A question not answered for so long is put again: questions change nothing, and instances share them out."""
 VERSION = "0.1.0"
 
 
@@ -77,21 +65,6 @@ class BusSettings:
     identity: str = "operator"
     name: str = ""
     """Shown in ``nats server report connections``."""
-
-
-@dataclass(frozen=True)
-class Fence:
-    """Lets a message through only while no newer election stands on ``subject``."""
-
-    subject: str
-    sequence: int
-    sure: Callable[[], bool] = lambda: True
-    """Whether the log is known to be the one that was decided on: where it went back to after the election, the server
-    would go on accepting what is decided on events that it no longer holds."""
-
-
-class NotLeader(BusError):
-    """The fence held: somebody newer leads."""
 
 
 class Unanswered(BusError):
@@ -160,46 +133,12 @@ class Bus:
             ACTOR: actor or self.identity,
             CAUSE: cause,
         }
-        _trace(headers)
+        trace_context(headers)
         started = time.monotonic()
-        sequence = await self._store(subject, encode(message), headers, fence)
+        sequence = await store(self.transport, subject, encode(message), headers, fence)
         APPEND_SECONDS.observe(time.monotonic() - started)
         APPENDED.labels(tag).inc()
         return sequence
-
-    async def _store(self, subject: str, payload: bytes, headers: dict[str, str], fence: Fence | None) -> int:
-        """Ask until it is known what became of it, for 15 s. Raises NotLeader, BusAway."""
-        deadline = time.monotonic() + RETRY_FOR_S
-        while True:
-            try:
-                if fence is not None and not fence.sure():
-                    raise BusAway(f"{subject}: whether the log went back is not known yet")
-                return await self._store_once(subject, payload, headers, fence)
-            except BusAway:
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(STORE_AGAIN_S)
-
-    async def _store_once(self, subject: str, payload: bytes, headers: dict[str, str], fence: Fence | None) -> int:
-        expect = Expectation(fence.sequence, fence.subject) if fence else None
-        try:
-            return await self.transport.store(subject, payload, headers, expect)
-        except WrongSequence as why:
-            # Our own earlier try may have landed without its answer reaching us.
-            landed = await self._landed(subject, headers[MESSAGE_ID])
-            if landed is not None:
-                return landed
-            assert fence is not None
-            standing = await self.transport.last("EVENTS", fence.subject)
-            if standing is not None and standing.sequence == fence.sequence:
-                # Replicas do not agree yet on another message under the same fence.
-                raise BusAway(f"{subject}: {why}") from None
-            raise NotLeader(f"{subject}: a newer leader was elected") from None
-
-    async def _landed(self, subject: str, message_id: str) -> int | None:
-        stream = "USAGE" if subject.startswith("llmgw.use.") else "EVENTS"
-        last = await self.transport.last(stream, subject)
-        return last.sequence if last is not None and last.headers.get(MESSAGE_ID) == message_id else None
 
     async def forgot(self, stream: str, subject: str, sequence: int, cause: str) -> bool:
         """Whether the stream no longer has what was appended last on a subject of our own; see ``remembered``."""
@@ -208,7 +147,7 @@ class Bus:
     async def tell(self, message: Contract) -> None:
         """Send a measurement or a check without waiting. Dropped when the bus is away, or when it is too large."""
         headers = {TYPE: tag_of(message)}
-        _trace(headers)
+        trace_context(headers)
         try:
             await self.transport.publish(subject_of(message), encode(message), headers)
         except BusAway:
@@ -237,10 +176,11 @@ class Bus:
         subjects: Sequence[str],
         handler: Callable[[Delivery], Awaitable[None]],
         start: Start = 0,
-        on_unread: Callable[[RawMessage], Awaitable[None]] | None = None,
+        on_unread: Callable[[RawMessage, str], Awaitable[None]] | None = None,
         begin_anew: Callable[[str], None] | None = None,
     ) -> Follower:
-        """Hand every message to ``handler``, in order. What is not known or not readable is skipped and counted.
+        """Hand every message to ``handler``, in order. What cannot be read, for its tag or for what it holds, is
+        skipped and counted, and ``on_unread`` is told of it and why.
 
         ``start``: 0 for everything, n for what comes after sequence n, ``new``, or ``last`` (the last message of
         every subject, then on). Where the stream goes back, whoever asked for ``new`` or ``last`` gets just that
@@ -250,17 +190,11 @@ class Bus:
         async def handle(raw: RawMessage) -> None:
             try:
                 delivery = Delivery.of(raw)
-            except UnknownTag as error:
-                SKIPPED.labels("unknown tag").inc()
-                log.warning("%s sequence %d is skipped: %s", stream, raw.sequence, error)
+            except (UnknownTag, BadPayload) as why:
+                SKIPPED.labels("unknown tag" if isinstance(why, UnknownTag) else "bad payload").inc()
+                log.warning("%s sequence %d is skipped: %s", stream, raw.sequence, why)
                 if on_unread is not None:
-                    await on_unread(raw)
-                return
-            except BadPayload as error:
-                SKIPPED.labels("bad payload").inc()
-                log.error("%s sequence %d is skipped: %s", stream, raw.sequence, error)
-                if on_unread is not None:
-                    await on_unread(raw)
+                    await on_unread(raw, str(why))
                 return
             await handler(delivery)
 
@@ -294,8 +228,9 @@ class Bus:
     def view(self, bucket: str, kind: type[T]) -> View[T]:
         return View(self.transport, bucket, kind, self.fail)
 
-    def lease(self, service: str, instance: str, one: str = "") -> Lease:
-        return Lease(self.transport, service, instance, one)
+    def lease(self, service: str, instance: str, member: str = "") -> Lease:
+        """The lease of a service, or of one ``member`` of its kind, as ``instance`` sees it."""
+        return Lease(self.transport, service, instance, member)
 
     # direct messages
 
@@ -354,9 +289,9 @@ class Bus:
             ACTOR: actor or self.identity,
             REPLY: inbox,
         }
-        _trace(headers)
+        trace_context(headers)
         try:
-            await self._store(command_subject(command, self.identity), encode(command), headers, None)
+            await store(self.transport, command_subject(command, self.identity), encode(command), headers, None)
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:
@@ -389,36 +324,8 @@ class Bus:
     async def ask(self, question: Question, kind: type[T], timeout_s: float = 5.0) -> T:
         """Ask a running service, one that is just being restarted too. Raises AskFailed, whose text is safe to show."""
         headers = {TYPE: tag_of(question)}
-        _trace(headers)
-        subject = subject_of(question)
-        payload = encode(question)
-        deadline = time.monotonic() + timeout_s
-        asked: set[asyncio.Task[Reply]] = set()
-        try:
-            while True:
-                left_s = deadline - time.monotonic()
-                if left_s > 0:
-                    request = self.transport.request(subject, payload, headers, left_s)
-                    asked.add(asyncio.ensure_future(request))
-                elif not asked:
-                    owner = ".".join(subject.split(".")[2:-1])
-                    raise AskFailed(f"no {owner} answered within {timeout_s:g} s: is it running?")
-                # The instance that got it may be frozen: then another is asked too, and the first answer is taken.
-                done, asked = await asyncio.wait(
-                    asked, timeout=min(max(left_s, 0.05), ASK_ANOTHER_S), return_when=asyncio.FIRST_COMPLETED
-                )
-                for task in done:
-                    error = task.exception()
-                    if error is None:
-                        return _answered(task.result(), kind)
-                    if not isinstance(error, BusAway):
-                        raise error
-                if done:  # that nobody listens is known at once, but somebody may in a moment
-                    await asyncio.sleep(ASK_AGAIN_S)
-        finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+        trace_context(headers)
+        return await ask(self.transport, question, headers, kind, timeout_s)
 
     async def answer(
         self,
@@ -429,40 +336,5 @@ class Bus:
         """Answer questions, as a NATS service. A handler raises Refused for an error the asker may see."""
         endpoints: dict[str, Answerer] = {}
         for kind, handler in handlers.items():
-            endpoints[pattern_of(kind, **ids)] = _answerer(kind, handler)
+            endpoints[pattern_of(kind, **ids)] = answerer(kind, handler)
         self._stops.append(await self.transport.serve(service, VERSION, endpoints))
-
-
-def _answered(reply: Reply, kind: type[T]) -> T:
-    if reply.error is not None:
-        raise AskFailed(reply.error)
-    return decode_as(kind, reply.payload)
-
-
-def _answerer(kind: type[Question], handler: Callable[[Any], Awaitable[Any]]) -> Answerer:
-    under_way: dict[bytes, asyncio.Task[Reply]] = {}
-
-    async def work(payload: bytes) -> Reply:
-        try:
-            return Reply(encode(await handler(decode_as(kind, payload))))
-        except (Refused, BadPayload) as error:
-            return Reply(error=str(error))
-        except Exception:
-            log.exception("a question (%s) could not be answered", tag_of(kind))
-            return Reply(error="the service failed to answer; its log says why")
-
-    async def answer(payload: bytes) -> Reply:
-        # Worked on once for all who ask the same meanwhile: a question is put again and again until it is answered.
-        task = under_way.get(payload)
-        if task is None:
-            task = under_way[payload] = asyncio.create_task(work(payload), name=f"answer to {tag_of(kind)}")
-            task.add_done_callback(lambda _: under_way.pop(payload, None))
-        return await asyncio.shield(task)
-
-    return answer
-
-
-def _trace(headers: dict[str, str]) -> None:
-    """Add the W3C trace context, when there is one."""
-    if trace.get_current_span().get_span_context().is_valid:
-        inject(headers)

@@ -19,11 +19,11 @@ RENEW_S = 2.0
 
 
 class Lease:
-    """One service's lease, or that of ``one`` of its kind, as one instance sees it. No space in ``instance``."""
+    """One service's lease, or that of ``member`` of its kind, as one instance sees it. No space in ``instance``."""
 
-    def __init__(self, transport: Transport, service: str, instance: str, one: str = "") -> None:
+    def __init__(self, transport: Transport, service: str, instance: str, member: str = "") -> None:
         self._transport = transport
-        self._subject = ".".join(["$KV.leases", encode_token(service), *([encode_token(one)] if one else [])])
+        self._subject = ".".join(["$KV.leases", encode_token(service), *([encode_token(member)] if member else [])])
         self._instance = instance
         self._value = f"{instance} {os.urandom(6).hex()}".encode()
         self._revision: int | None = None
@@ -39,8 +39,11 @@ class Lease:
         """The revision at which it is held; None: it is not."""
         return self._revision
 
-    async def take(self) -> bool:
-        """Take it if nobody has it, if it was given back, or if an earlier run of this same instance had it."""
+    async def acquire(self) -> bool:
+        """Take it if nobody has it, if it was given back, or if an earlier run of this same instance had it.
+
+        Returns whether it is held now; ``problem`` says what of the bus was in the way.
+        """
         asked = time.monotonic()
         # Only a run that just began may take its own name's lease: two that run would take it from each other.
         earlier_run, self._began = self._began, False

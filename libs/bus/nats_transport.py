@@ -58,6 +58,8 @@ PROBED = "KV_desired"
 """A stream every identity may ask about."""
 UNHEARD_NS = 3 * 10**9
 """Replicas of a stream hear each other once a second."""
+ELSEWHERE = "503"
+"""The error code of an answer that another instance may give."""
 HEADERS_BYTES = 16 * 1024
 """Left for headers: the server counts them too, and closes the connection of who sends more than it takes."""
 
@@ -347,8 +349,9 @@ class NatsTransport:
             message = await self.client.request(subject, payload, timeout=timeout_s, headers=dict(headers))
         except UNREACHABLE as error:
             raise BusAway(str(error) or type(error).__name__) from None
-        problem = (message.headers or {}).get("Nats-Service-Error")
-        return Reply(message.data, problem)
+        about = message.headers or {}
+        elsewhere = about.get("Nats-Service-Error-Code") == ELSEWHERE
+        return Reply(message.data, about.get("Nats-Service-Error"), elsewhere)
 
     async def serve(self, name: str, version: str, endpoints: Mapping[str, Answerer]) -> Stop:
         service = self._services.get(name)
@@ -363,7 +366,8 @@ class NatsTransport:
                     if reply.error is None:
                         await request.respond(reply.payload)
                     else:
-                        await request.respond_error("400", reply.error.replace("\n", " ")[:1000], reply.payload)
+                        code = ELSEWHERE if reply.elsewhere else "400"
+                        await request.respond_error(code, reply.error.replace("\n", " ")[:1000], reply.payload)
                 except nats.errors.MaxPayloadError:
                     log.error("an answer on %s is too large to send: %d bytes", request.subject, len(reply.payload))
                     await request.respond_error("400", "the answer is too large to be sent")

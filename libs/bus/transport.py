@@ -153,6 +153,8 @@ class Reply:
 
     payload: bytes = b""
     error: str | None = None
+    elsewhere: bool = False
+    """Another instance may be able to answer; ``error`` says why this one is not."""
 
 
 Handler = Callable[[bytes], Awaitable[None]]

@@ -49,6 +49,15 @@ class ExamineGuard(Examine, frozen=True, kw_only=True, tag="ask.guard.examine.v1
 class ExamineMirror(Examine, frozen=True, kw_only=True, tag="ask.mirror.examine.v1"): ...
 
 
+EXAMINES: dict[str, type[Examine]] = {
+    "scheduler": ExamineScheduler,
+    "accounting": ExamineAccounting,
+    "guard": ExamineGuard,
+    "mirror": ExamineMirror,
+}
+"""Service to how it is asked what would become of a command."""
+
+
 class AskStanding(Question, frozen=True, kw_only=True, tag="ask.standing.v0"):
     """How an instance of a service is. It is answered always, also before the instance has read the log."""
 

@@ -6,7 +6,6 @@ import asyncio
 
 from libs.bus import Authority, Bus, OwnedView, Snapshot
 from libs.events import Event
-from libs.events.questions import AskUsage, ExamineAccounting, ListBudgets, ListTenancy
 from libs.events.views import KeyView, PriceView, Spend
 from libs.tasks import end
 
@@ -14,9 +13,9 @@ from . import core
 from .adapters.postgres import Ledger
 from .core.decide import decide, react
 from .core.state import OWNS, SUBJECTS, State, evolve
-from .handlers import Answers
 from .ledger import LedgerWriter
 from .projections import Keys, PriceList, SpendPublisher
+from .questions import Questions
 from .settings import AccountingSettings
 from .stream_retention import StreamRetention
 
@@ -30,7 +29,9 @@ class Accounting:
         self._keys = Keys(OwnedView(bus.view("keys", KeyView)))
         self._price_list = PriceList(OwnedView(bus.view("prices", PriceView)))
         self._spend = SpendPublisher(
-            OwnedView(bus.view("spend", Spend)), lambda account: self.authority.state.charges(account)
+            OwnedView(bus.view("spend", Spend)),
+            charges=lambda account: self.authority.state.charges(account),
+            election=lambda: self.authority.state.elected_at,
         )
         self.authority: Authority[State] = Authority(
             bus,
@@ -42,7 +43,7 @@ class Accounting:
             decide=decide,
             react=react,
             on_change=self._refresh,
-            on_known=self._open,
+            questions=Questions(lambda: self.authority.state, self._ledger).handlers,
             problems=lambda: [*self.not_ready(), *self._writer.told],
             owns=("accounting", *OWNS),
             snapshot=Snapshot(settings.data_dir / "snapshot.json", State, core),
@@ -66,18 +67,6 @@ class Accounting:
             self._bus.background("the publisher of spend", self._spend.run),
             self._bus.background("the keeper of room in streams", self._room.run),
         ]
-
-    async def _open(self) -> None:
-        answers = Answers(self.authority, self._ledger)
-        await self._bus.answer(
-            "accounting",
-            {
-                ExamineAccounting: answers.examine,
-                ListTenancy: answers.tenancy,
-                AskUsage: answers.usage,
-                ListBudgets: answers.budgets,
-            },
-        )
 
     def _fold(self, state: State, event: Event, position: int) -> State:
         self._keys.note(state, event)

@@ -174,8 +174,8 @@ class LedgerWriter:
             await self._ledger.begin(msgspec.structs.replace(origin, complete=after, reached=after))
         added = await replay(self._bus, after, until, self._enter_once_more)
         # Also where nothing was missing: an earlier try may have come no further than here.
-        await self._spend.take()
-        await self._ledger.at_least(sums_of(self._spend.said))
+        await self._spend.take_over()
+        await self._ledger.at_least(sums_of(self._spend.published))
         if known is not None and origin != known and (added or origin.stream != known.stream):
             await self._ledger.begin(origin)
         await self._ledger.reach(until)
@@ -207,9 +207,9 @@ class LedgerWriter:
 
         Raises BusAway, PostgresAway, TimeoutError.
         """
-        if not self._spend.taken:
+        if not self._spend.owned:
             self._withheld = True
-            await self._spend.take()
+            await self._spend.take_over()
         if not self._withheld and not self._spend.new:
             return
         progress = await self._bus.progress(DURABLE)
@@ -272,7 +272,7 @@ class LedgerWriter:
         worker, self._worker = self._worker, None
         if worker is not None:
             await worker.stop()
-        self._spend.forget()
+        self._spend.let_go()
         self._withheld = True
         self.compared, self._counting = False, ""
 

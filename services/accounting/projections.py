@@ -56,7 +56,6 @@ class Keys:
         self._gone: set[str] = set()
         """SHA-256 of keys that may have no entry any more."""
         self._projects: dict[str, Effective] = {}
-        self._taken_at = -1
 
     def note(self, state: State, event: Event) -> None:
         """An event is about to be folded into ``state``."""
@@ -81,20 +80,13 @@ class Keys:
 
     async def refresh(self, state: State, position: int) -> None:
         """Make the bucket say what ``state`` says. Raises BusAway; then it is to be called again."""
-        if state.elected_at != self._taken_at:
-            await self._view.take()
-            self._taken_at = state.elected_at
+        if await self._view.take_over(state.elected_at):
             self._projects.clear()
             self._due = set(state.keys)
             # Of a log that is no more, or written by hand.
             self._gone = self._view.values.keys() - state.key_ids.keys()
-        try:
-            await _each(self._due, lambda key_id: self._write(state, key_id, position))
-            await _each(self._gone, lambda key_sha256: self._delete(state, key_sha256))
-        except Overtaken as why:
-            # By hand, or by a leader we have not heard of yet: take it over again, if we still lead then.
-            self._taken_at = -1
-            raise BusAway(str(why)) from None
+        await _each(self._due, lambda key_id: self._write(state, key_id, position))
+        await _each(self._gone, lambda key_sha256: self._delete(state, key_sha256))
 
     def _write(self, state: State, key_id: str, position: int) -> Coroutine[None, None, None] | None:
         key = state.keys.get(key_id)
@@ -143,15 +135,19 @@ class SpendPublisher:
     An account nobody has any more leaves the bucket when the periods its entry speaks of are over.
     """
 
-    def __init__(self, view: OwnedView[Spend], charges: Callable[[str], bool]) -> None:
-        """``charges``: whether there is a level or key an account belongs to."""
+    def __init__(self, view: OwnedView[Spend], charges: Callable[[str], bool], election: Callable[[], int]) -> None:
+        """``charges``: whether there is a level or key an account belongs to; ``election``: sequence of the newest."""
         self._view = view
+        self._election = election
         self._charges = charges
         self._due: dict[str, Spend] = {}
         self.new: set[str] = set()
         """Accounts that came to be: the ledger may have sums of a level that was called the same."""
-        self.taken = False
-        """Whether it is this one's to write; not any more after somebody else wrote it."""
+
+    @property
+    def owned(self) -> bool:
+        """Whether the bucket is this one's to write; not any more after somebody else wrote it."""
+        return self._view.owned
 
     def note(self, event: Event) -> None:
         """An event is about to be folded."""
@@ -163,19 +159,18 @@ class SpendPublisher:
             case ProjectDefined():
                 self.new.add(event.project)
 
-    async def take(self) -> None:
-        """Learn what stands in the bucket, as its writer from now on. Raises TimeoutError."""
-        await self._view.take()
-        self._due.clear()
-        self.taken = True
+    async def take_over(self) -> None:
+        """Learn what stands in the bucket, as its writer from now on. Raises BusAway, TimeoutError."""
+        if await self._view.take_over(self._election()):
+            self._due.clear()
 
-    def forget(self) -> None:
+    def let_go(self) -> None:
         """Publish no more: another instance writes the bucket now."""
         self._due.clear()
-        self.taken = False
+        self._view.let_go()
 
     @property
-    def said(self) -> Collection[Spend]:
+    def published(self) -> Collection[Spend]:
         """What stands in the bucket."""
         return self._view.values.values()
 
@@ -192,13 +187,13 @@ class SpendPublisher:
                 self._due[spend.key_id] = spend
 
     async def prune(self, at: datetime) -> None:
-        """Delete entries of accounts nobody has any more. Raises BusAway, Overtaken."""
+        """Delete entries of accounts nobody has any more. Raises Overtaken, BusAway."""
         for number, account in enumerate(list(self._view.values)):
             if number % LOOKED_AT == 0:
                 # Looking through many must not hold up everybody else.
                 await asyncio.sleep(0)
             spend = self._view.values.get(account)
-            if self.taken and spend is not None and not self._charges(account) and not holds(spend, at):
+            if self.owned and spend is not None and not self._charges(account) and not holds(spend, at):
                 await self._view.delete(account)
 
     async def run(self) -> None:
@@ -206,18 +201,17 @@ class SpendPublisher:
         pruned = time.monotonic() - PRUNE_EVERY_S
         while True:
             await asyncio.sleep(PUBLISH_EVERY_S)
-            if not self.taken:
+            if not self.owned:
                 continue
             try:
                 await self._publish()
                 if time.monotonic() - pruned > PRUNE_EVERY_S:
                     pruned = time.monotonic()
                     await self.prune(datetime.now(UTC))
-            except BusAway as why:
-                log.info("spend waits: %s", why)
             except Overtaken as why:
                 log.warning("spend was published elsewhere: %s", why)
-                self.taken = False
+            except BusAway as why:
+                log.info("spend waits: %s", why)
 
     async def _publish(self) -> None:
         due = list(self._due)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from libs.bus import Authority, Bus, OwnedView, Snapshot, Worker
 from libs.events import Event
 from libs.events.policy import PolicySpec
-from libs.events.questions import Examined, ExamineGuard, ListPolicies, PoliciesAnswer
 
 from . import core
 from .checks import Checks
 from .core.state import State, decide, evolve
+from .questions import Questions
 from .rulebook import Rulebook
 from .settings import GuardSettings
 from .verdict_publisher import VerdictPublisher
@@ -45,7 +45,9 @@ class Guard:
             evolve=self._fold,
             decide=decide,
             on_change=self._publish,
+            questions=Questions(lambda: self._authority.state).handlers,
             on_known=self._open,
+            on_unreadable=self._close,
             owns=("policy", "guard"),
             snapshot=Snapshot(settings.data_dir / "snapshot.json", State, core),
         )
@@ -56,14 +58,17 @@ class Guard:
 
     async def _open(self) -> None:
         """Until now checks waited in their stream: the policies were not known."""
-        await self._bus.answer("guard", {ExamineGuard: self._examine, ListPolicies: self._policies})
         for _ in range(LANES):
             self._lanes.append(await self._bus.work("guard-checks", self._checks.handle, batch=BATCH))
 
-    async def stop(self) -> None:
-        await self._authority.stop()
+    async def _close(self) -> None:
+        """Leave checks to guards that know the policies."""
         for lane in self._lanes:
             await lane.stop()
+
+    async def stop(self) -> None:
+        await self._authority.stop()
+        await self._close()
         await self._publisher.stop()
         await self._checks.stop()
 
@@ -78,13 +83,6 @@ class Guard:
         if folded.policies is not state.policies:
             self._rulebook.update(folded.policies)
         return folded
-
-    async def _examine(self, question: ExamineGuard) -> Examined:
-        return self._authority.examine(question)
-
-    async def _policies(self, question: ListPolicies) -> PoliciesAnswer:
-        policies = self._authority.state.policies
-        return PoliciesAnswer(policies=tuple(policies[name] for name in sorted(policies)))
 
 
 def build(settings: GuardSettings, bus: Bus) -> Guard:

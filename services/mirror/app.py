@@ -8,8 +8,7 @@ import socket
 
 from libs.bus import Authority, Bus, Misconfigured, OwnedView, Snapshot
 from libs.events import Event
-from libs.events.library import ImportUnderWay, MirrorServing
-from libs.events.questions import Examined, ExamineMirror, LibraryAnswer, ListLibrary
+from libs.events.library import MirrorServing
 from libs.events.views import LibraryEntry
 from libs.runtime.clock import utc_now
 from libs.tasks import end
@@ -17,9 +16,10 @@ from libs.tasks import end
 from . import core
 from .adapters.http import FileServer
 from .adapters.store import Store, StoreTaken
-from .core.state import SAID_EVERY, Import, State, decide, entries, evolve, retirements
+from .core.state import SAID_EVERY, State, decide, entries, evolve, retirements
 from .imports import Imports
 from .library import Library
+from .questions import Questions
 from .scrub import Scrubber
 from .settings import MirrorSettings
 
@@ -60,6 +60,7 @@ class Mirror:
             decide=decide,
             react=lambda state, now: [*self._imports.due(state), *retirements(state, now)],
             on_change=self._publish,
+            questions=Questions(lambda: self._authority.state, self._library).handlers,
             on_known=self._open,
             problems=self.not_ready,
             owns=("library", "mirror"),
@@ -106,7 +107,6 @@ class Mirror:
             self._bus.background("the store's reader", self._scrubber.scrub),
             self._bus.background("the store's mender", self._scrubber.repair),
         ]
-        await self._bus.answer("mirror", {ExamineMirror: self._examine, ListLibrary: self._list})
 
     async def stop(self) -> None:
         self._imports.stop()
@@ -144,28 +144,6 @@ class Mirror:
                 await self._bus.append(serving, cause=f"{mirror_id}:serving:{known.position if known else 0}")
             self._said = True
             await asyncio.sleep(LOOK_AGAIN_S)
-
-    async def _examine(self, question: ExamineMirror) -> Examined:
-        return self._authority.examine(question)
-
-    async def _list(self, question: ListLibrary) -> LibraryAnswer:
-        known = entries(self._authority.state)
-        return LibraryAnswer(
-            entries=tuple(known[name] for name in sorted(known)),
-            imports=tuple(self._under_way(one) for one in self._authority.state.imports.values()),
-        )
-
-    def _under_way(self, one: Import) -> ImportUnderWay:
-        progress = self._library.importing
-        here = progress is not None and progress.name == one.name
-        return ImportUnderWay(
-            name=one.name,
-            source=one.source,
-            started=one.started,
-            since=one.since,
-            done_bytes=progress.done_bytes if here and progress else 0,
-            total_bytes=progress.total_bytes if here and progress else 0,
-        )
 
 
 def build(settings: MirrorSettings, bus: Bus) -> Mirror:

@@ -43,7 +43,6 @@ REACTING = Histogram(
 
 class Scheduler:
     def __init__(self, settings: SchedulerSettings, bus: Bus) -> None:
-        self._bus = bus
         days = settings.retire_lost_after_days
         self._reconciler = Reconciler(settings.starts_at_once, timedelta(days=days) if days else None)
         self._listener = Listener(bus, settings.instance, leads=lambda: self.authority.leading)
@@ -57,7 +56,7 @@ class Scheduler:
             decide=decide,
             react=self._react,
             on_change=Projection(bus, _fleet_secret(settings.fleet_secret)).refresh,
-            on_known=self._open,
+            questions=lambda: Questions(self.authority, self._listener).handlers(),
             owns=OWNS,
             snapshot=Snapshot(settings.data_dir / "snapshot.json", Kept, core, keep=keep, restore=restore),
         )
@@ -65,9 +64,6 @@ class Scheduler:
     async def start(self) -> None:
         await self._listener.start()
         await self.authority.start()
-
-    async def _open(self) -> None:
-        await self._bus.answer("scheduler", Questions(self.authority, self._listener).handlers())
 
     async def stop(self) -> None:
         await self.authority.stop()

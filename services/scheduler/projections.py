@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 from prometheus_client import Counter
 
-from libs.bus import Bus, BusAway, Overtaken, OwnedView
+from libs.bus import Bus, OwnedView
 from libs.events.views import Desired, ModelView, NodeView, Route, ShardWanted
 from libs.runtime.secrets import BadSecret, engine_key, seal
 
@@ -68,7 +68,6 @@ class Projection:
         self._nodes = _Written(bus, "nodes", NodeView, _undated)
         self._models = _Written(bus, "models", ModelView, _undated)
         self._sealer = Sealer(fleet_secret)
-        self._election = 0
         self._position = -1
         self._models_seen: dict[str, int] = {}
         self._machines_seen: dict[str, int] = {}
@@ -76,22 +75,10 @@ class Projection:
 
     async def refresh(self, state: State, position: int) -> None:
         """Write what is not yet as ``state`` has it. Raises BusAway; what was not written is tried again then."""
-        try:
-            await self._refresh(state)
-        except Overtaken as why:
-            # By hand, or by a leader we have not heard of yet: take the buckets over again, if we still lead then.
-            self._election = -1
-            raise BusAway(str(why)) from None
-
-    async def _refresh(self, state: State) -> None:
-        if state.election != self._election:
-            election = state.election
-            await self._routes.take()
-            await self._desired.take()
-            await self._nodes.take()
-            await self._models.take()
+        election = state.election
+        views = (self._routes, self._desired, self._nodes, self._models)
+        if any([await view.take_over(election) for view in views]):
             self._models_seen, self._machines_seen, self._position = {}, {}, -1
-            self._election = election
         if self._position == state.position:
             return
         # Everything is derived before the first wait: the state moves on while we write.
@@ -99,17 +86,17 @@ class Projection:
         models = self._stale_models(state)
         machines = self._stale_machines(state)
         routes = {name: value[0] for name, value in models.items()}
-        views = {name: value[1] for name, value in models.items()}
+        model_views = {name: value[1] for name, value in models.items()}
         desired = {machine_id: value[0] for machine_id, value in machines.items()}
-        nodes = {machine_id: value[1] for machine_id, value in machines.items()}
+        node_views = {machine_id: value[1] for machine_id, value in machines.items()}
         models_seen = {name: model.touched for name, model in state.facts.models.items()}
         machines_seen = dict(state.stirred)
         everywhere = state.everywhere
         # Gateways are told before a node is: nothing is sent to an engine that was told to stop.
         await self._routes.write(routes, at)
         await self._desired.write(desired, at)
-        await self._nodes.write(nodes, at)
-        await self._models.write(views, at)
+        await self._nodes.write(node_views, at)
+        await self._models.write(model_views, at)
         self._models_seen, self._machines_seen, self._everywhere = models_seen, machines_seen, everywhere
         self._position = at
 
@@ -177,8 +164,9 @@ class _Written(Generic[V]):
     def last(self) -> Mapping[str, V]:
         return self._view.values
 
-    async def take(self) -> None:
-        await self._view.take()
+    async def take_over(self, term: int) -> bool:
+        """See ``OwnedView.take_over``."""
+        return await self._view.take_over(term)
 
     async def write(self, values: Mapping[str, V | None], position: int) -> None:
         """Put what differs in more than its position; None: the key is removed. Raises Overtaken, BusAway."""

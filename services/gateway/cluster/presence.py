@@ -39,7 +39,7 @@ class Presence:
         Raises Misconfigured when another gateway runs under the id.
         """
         deadline = time.monotonic() + PATIENCE_S
-        while not await self._lease.take():
+        while not await self._lease.acquire():
             other = await self._other()
             if time.monotonic() > deadline:
                 if other is not None:
@@ -52,7 +52,7 @@ class Presence:
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(RENEW_S)
-            if await self._lease.renew() or await self._lease.take():
+            if await self._lease.renew() or await self._lease.acquire():
                 continue
             other = await self._other()
             if other is not None:

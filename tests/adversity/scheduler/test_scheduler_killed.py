@@ -128,7 +128,7 @@ def forced(authority: Authority[Any]) -> None:
     async def yes() -> bool:
         return True
 
-    authority._lease.take = authority._lease.renew = yes  # type: ignore[method-assign]
+    authority._lease.acquire = authority._lease.renew = yes  # type: ignore[method-assign]
 
 
 def watched(authority: Authority[Any]) -> tuple[list[tuple[int, Event]], list[Event]]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from libs.bus import Authority, Bus, Snapshot
+from libs.bus import AskFailed, Authority, Bus, Snapshot
 from libs.bus.snapshot import Found
-from libs.events import Event, state_hash, subject_of
+from libs.events import Event, Question, state_hash, subject_of, tag_of
 from libs.events.commands import CordonNode, Problem, UncordonNode
 from libs.events.node import NodeCordoned, NodeDrained, NodeUncordoned
 from libs.events.questions import Examined, ExamineScheduler, ListNodes, SchedulerStanding, Standing
@@ -67,6 +67,7 @@ def authority(
     seen: list[int] | None = None,
     snapshot: Snapshot[State] | None = None,
     on_known: Callable[[], Awaitable[None]] | None = None,
+    questions: Mapping[type[Question], Callable[[Any], Awaitable[Any]]] = {},
     owns: tuple[str, ...] = (),
 ) -> Authority[State]:
     async def on_change(state: State, position: int) -> None:
@@ -83,6 +84,7 @@ def authority(
         decide=decide,
         react=react,
         on_change=on_change,
+        questions=lambda: questions,
         on_known=on_known,
         owns=owns,
         snapshot=snapshot,
@@ -128,10 +130,7 @@ async def test_nothing_is_answered_before_the_log_is_read_to_its_end(open_bus: O
     async def list_nodes(question: ListNodes) -> Examined:
         return Examined(problems=tuple(Problem(path=name, message="") for name in leader.state.cordoned))
 
-    async def open_questions() -> None:
-        await bus.answer("scheduler", {ListNodes: list_nodes})
-
-    leader = authority(bus, "a", on_known=open_questions)
+    leader = authority(bus, "a", questions={ListNodes: list_nodes})
     asking = asyncio.ensure_future(client.ask(ListNodes(), Examined))
     await leader.start()
     assert len((await asking).problems) == 200
@@ -241,7 +240,7 @@ async def test_many_commands_examined_after_each_other_copy_the_state_once(
         copies.append(state.folded)
         return deepcopy(state)
 
-    monkeypatch.setattr("libs.bus.authority.copy.deepcopy", copied)
+    monkeypatch.setattr("libs.bus.examiner.copy.deepcopy", copied)
     bus = await open_bus("scheduler")
     leader = authority(bus, "a")
     await leader.start()
@@ -268,7 +267,7 @@ async def test_many_commands_examined_after_each_other_copy_the_state_once(
 
 
 def test_the_memory_of_commands_outlasts_the_stream_they_wait_in() -> None:
-    from libs.bus.authority import REMEMBER
+    from libs.bus.folded_state import REMEMBER
     from libs.bus.topology import SECOND, STREAMS
 
     commands = next(s for s in STREAMS if s.name == "COMMANDS")
@@ -278,7 +277,7 @@ def test_the_memory_of_commands_outlasts_the_stream_they_wait_in() -> None:
 async def test_a_start_from_a_snapshot_comes_to_the_same_state_as_one_without(
     open_bus: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("libs.bus.authority.SNAPSHOT_EVERY", 7)
+    monkeypatch.setattr("libs.bus.folded_state.SNAPSHOT_EVERY", 7)
     bus, client = await open_bus("scheduler"), await open_bus("operator")
 
     def kept(instance: str) -> Authority[State]:
@@ -354,38 +353,94 @@ async def test_a_snapshot_of_a_log_that_went_on_differently_is_not_used(
 
 async def _unknown_event(bus: Bus) -> None:
     """As a newer version would write it."""
-    headers = {"Nats-Msg-Id": "c-new/llmgw.evt.node.m.frobnicated", "Llmgw-Type": "node.frobnicated.v1"}
-    await bus.transport.store("llmgw.evt.node.m.frobnicated", b'{"type":"node.frobnicated.v1"}', headers)
+    await _store(bus, "node.frobnicated.v1", b'{"type":"node.frobnicated.v1"}')
 
 
-async def test_one_that_cannot_read_its_own_log_does_not_lead_says_why_and_refuses_at_once(
-    open_bus: Open, tmp_path: Path
+async def _event_of_another_shape(bus: Bus) -> None:
+    """As a newer version would write it that widened a field."""
+    payload = b'{"type":"node.drained.v1","at":"2026-01-01T00:00:00Z","machine_id":"m","force":"if idle"}'
+    await _store(bus, tag_of(NodeDrained), payload)
+
+
+async def _store(bus: Bus, tag: str, payload: bytes) -> None:
+    subject = f"llmgw.evt.node.m.{tag.split('.')[1]}"
+    await bus.transport.store(subject, payload, {"Nats-Msg-Id": f"c-new/{subject}", "Llmgw-Type": tag})
+
+
+@pytest.mark.parametrize(
+    ("write", "why"),
+    [
+        (_unknown_event, "node.m.frobnicated at 4, which this version cannot read (no contract is registered"),
+        (_event_of_another_shape, "node.m.drained at 4, which this version cannot read (NodeDrained: Expected `bool`"),
+    ],
+)
+async def test_one_that_cannot_read_its_own_log_does_not_lead_folds_nothing_beyond_and_says_why(
+    open_bus: Open, tmp_path: Path, write: Callable[[Bus], Awaitable[None]], why: str
 ) -> None:
     bus, client = await open_bus("scheduler"), await open_bus("operator")
     snapshot = Snapshot[State](tmp_path / "state.json", State)
+    answered: list[Question] = []
+    told: list[str] = []
+
+    async def list_nodes(question: ListNodes) -> Examined:
+        answered.append(question)
+        return Examined()
+
+    async def stopped() -> None:
+        told.append("it works with the state no more")
 
     def started() -> Authority[State]:
-        return authority(bus, "a", snapshot=snapshot, owns=("node",))
+        one = authority(bus, "a", snapshot=snapshot, owns=("node",), questions={ListNodes: list_nodes})
+        one._on_unreadable = stopped
+        return one
 
     leader = started()
     await leader.start()
     await client.command(CordonNode(machine_id="m"))
-    await _unknown_event(bus)
-    await eventually(lambda: not leader.leading)
-    await bus.append(NodeDrained(at=datetime.now(UTC), machine_id="m"), cause="after it")
-    await eventually(lambda: leader.state.drained == ("m",))
+    await client.command(CordonNode(machine_id="n"))
+    assert await client.ask(ListNodes(), Examined) == Examined()
+    read, folded = leader.position, leader.state.folded
+    await write(bus)
+    await eventually(lambda: not leader.leading and bool(told))
+    await bus.append(NodeDrained(at=datetime.now(UTC), machine_id="n"), cause="after it")
+    last = (await bus.transport.extent("EVENTS")).last
+    await eventually(lambda: leader._log._follower is not None and leader._log._follower.position == last)
+    assert (leader.position, leader.state.folded, leader.state.drained) == (read, folded, ())
     await leader.stop()
+    kept = snapshot.load((await bus.transport.extent("EVENTS")).epoch, last)
+    assert kept is None or kept.position <= read
 
     again = started()
     await again.start()
     await eventually(lambda: again.caught_up)
-    refused = await asyncio.wait_for(client.command(CordonNode(machine_id="n")), 5)
+    refused = await asyncio.wait_for(client.command(CordonNode(machine_id="o")), 5)
     assert refused.status == "refused"
-    assert "llmgw.evt.node.m.frobnicated" in refused.problems[0].message
+    assert why in refused.problems[0].message
     standing = await client.ask(SchedulerStanding(), Standing)
-    assert (standing.instance, standing.leads) == ("a", False)
-    assert "llmgw.evt.node.m.frobnicated" in standing.problems[-1]
+    assert (standing.instance, standing.leads, standing.position) == ("a", False, read)
+    assert why in standing.problems[-1]
+    with pytest.raises(AskFailed, match="start a scheduler as new as the one that wrote it"):
+        await client.ask(ListNodes(), Examined)
+    assert len(answered) == 1
     await again.stop()
+
+
+async def test_questions_are_left_to_an_instance_that_can_read_the_log(open_bus: Open) -> None:
+    first, second, client = await open_bus("scheduler"), await open_bus("scheduler"), await open_bus("operator")
+
+    async def list_nodes(question: ListNodes) -> Examined:
+        return Examined(unchanged=True)
+
+    await _unknown_event(first)
+    older = authority(first, "older", owns=("node",), questions={ListNodes: list_nodes})
+    newer = authority(second, "newer", questions={ListNodes: list_nodes})
+    await older.start()
+    await newer.start()
+    await eventually(lambda: newer.leading)
+    for _ in range(4):
+        assert await client.ask(ListNodes(), Examined) == Examined(unchanged=True)
+    await older.stop()
+    await newer.stop()
 
 
 async def test_an_event_that_is_skipped_at_the_end_of_the_log_does_not_make_the_log_look_another(

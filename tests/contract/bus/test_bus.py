@@ -189,11 +189,12 @@ async def test_a_view_lists_follows_and_forgets(open_bus: Open) -> None:
 async def test_a_view_refuses_a_writer_that_another_has_succeeded(open_bus: Open) -> None:
     bus, other = await open_bus("accounting"), await open_bus("accounting")
     early, late = OwnedView(bus.view("spend", Spend)), OwnedView(other.view("spend", Spend))
-    await early.take()
+    assert await early.take_over(1)
+    assert not await early.take_over(1)
     await early.put("k.1", spend(1))
     await early.put("k.2", spend(1))
     await early.delete("k.2")
-    await late.take()
+    assert await late.take_over(2)
     assert late.values == {"k.1": spend(1)}
     await late.put("k.1", spend(5))
     await late.put("k.2", spend(6))
@@ -203,7 +204,8 @@ async def test_a_view_refuses_a_writer_that_another_has_succeeded(open_bus: Open
     with pytest.raises(Overtaken):
         await early.delete("k.1")
     assert await bus.view("spend", Spend).all() == {"k.1": spend(5), "k.2": spend(6)}
-    await early.take()
+    assert not early.owned
+    assert await early.take_over(1)
     await early.put("k.1", spend(7))
     await early.put("k.3", spend(8))
     assert early.values == await other.view("spend", Spend).all()
@@ -212,7 +214,7 @@ async def test_a_view_refuses_a_writer_that_another_has_succeeded(open_bus: Open
 async def test_a_write_to_a_view_whose_answer_was_lost_counts_as_made(open_bus: Open) -> None:
     bus = await open_bus("accounting")
     owned = OwnedView(bus.view("spend", Spend))
-    await owned.take()
+    await owned.take_over(1)
     await bus.view("spend", Spend).put("k.1", spend(1))
     await owned.put("k.1", spend(1))
     await owned.put("k.1", spend(2))
@@ -304,12 +306,12 @@ async def test_what_a_dead_worker_held_goes_to_another_within_two_seconds(open_b
 async def test_a_lease_is_held_by_one_and_expires(open_bus: Open) -> None:
     one, two = await open_bus("scheduler"), await open_bus("scheduler")
     mine, theirs = one.lease("scheduler", "a"), two.lease("scheduler", "b")
-    assert await mine.take()
-    assert not await theirs.take()
+    assert await mine.acquire()
+    assert not await theirs.acquire()
     assert await mine.renew()
     await mine.release()
-    assert await theirs.take()
-    assert not await mine.take()
+    assert await theirs.acquire()
+    assert not await mine.acquire()
     assert not await mine.renew()
 
 
@@ -325,9 +327,9 @@ async def test_a_lease_whose_answer_was_lost_is_its_takers(open_bus: Open, monke
         return sequence
 
     monkeypatch.setattr(bus.transport, "store", store_and_fail)
-    assert not await lease.take()
-    assert await lease.take()
-    assert not await theirs.take()
+    assert not await lease.acquire()
+    assert await lease.acquire()
+    assert not await theirs.acquire()
 
     async def in_process(*arguments: Any, **options: Any) -> int:
         raise WrongSequence("beside one that three servers do not agree on yet")
@@ -336,15 +338,15 @@ async def test_a_lease_whose_answer_was_lost_is_its_takers(open_bus: Open, monke
     assert await lease.renew()  # it lasts on
     monkeypatch.setattr(bus.transport, "store", store)
     assert await lease.renew()
-    assert not await theirs.take()
+    assert not await theirs.acquire()
     await lease.release()
 
 
 async def test_a_restarted_instance_takes_its_own_lease_at_once_and_the_earlier_run_loses_it(open_bus: Open) -> None:
     one, two = await open_bus("scheduler"), await open_bus("scheduler")
     before, after = one.lease("scheduler", "a"), two.lease("scheduler", "a")
-    assert await before.take()
-    assert await after.take()
+    assert await before.acquire()
+    assert await after.acquire()
     assert not await before.renew()
 
 

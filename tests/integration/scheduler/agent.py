@@ -32,12 +32,21 @@ COMMAND = ("-m", "cli.main")
 async def scheduler(
     server: NatsServer, directory: Path, instance: str = "s-1", **settings: Any
 ) -> AsyncIterator[Scheduler]:
-    """A scheduler in this process, caught up."""
+    """A scheduler in this process, ready."""
+    async with started(server, directory, instance, **settings) as service:
+        await eventually(lambda: service.not_ready() == [])
+        yield service
+
+
+@asynccontextmanager
+async def started(
+    server: NatsServer, directory: Path, instance: str = "s-1", **settings: Any
+) -> AsyncIterator[Scheduler]:
+    """A scheduler in this process, whether it becomes ready or not."""
     own = await connect(BusSettings(url=server.url, identity="scheduler"))
     service = build(SchedulerSettings(data_dir=directory, instance=instance, **settings), own)
     await service.start()
     try:
-        await eventually(lambda: service.not_ready() == [])
         yield service
     finally:
         await service.stop()

@@ -134,7 +134,7 @@ async def test_what_was_not_written_is_written_when_the_bus_is_back(
     kept: Kept, memory_cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory_cluster.away = True
-    monkeypatch.setattr("libs.bus.owned.RETRY_FOR_S", 0.0)
+    monkeypatch.setattr("libs.bus.owned_view.RETRY_FOR_S", 0.0)
     with pytest.raises(projections.BusAway):
         await kept.after(tenancy.KeyRevoked(at=NOW, key_id=key_id(5)))
     memory_cluster.away = False

@@ -9,14 +9,14 @@ from typing import Generic, TypeVar
 from libs.events import BadPayload, decode_as, encode
 
 from .follow import Follower
-from .transport import START_LAST, BusAway, BusError, Expectation, RawMessage, WrongSequence
+from .transport import START_LAST, BusAway, Expectation, RawMessage, WrongSequence
 from .view import GONE, RETRY_FOR_S, View
 
 V = TypeVar("V")
 
 
-class Overtaken(BusError):
-    """Somebody else wrote the entry since the bucket was taken over: whoever leads now."""
+class Overtaken(BusAway):
+    """Somebody else wrote the entry: whoever leads now, or a person. The bucket must be taken over again."""
 
 
 class OwnedView(Generic[V]):
@@ -30,15 +30,27 @@ class OwnedView(Generic[V]):
         self._view = view
         self._values: dict[str, V] = {}
         self._revisions: dict[str, int] = {}
-        self._term = 0
+        self._term: int | None = None
+        """Of the election it was taken over for; None: it was not, or somebody else wrote since."""
+
+    @property
+    def owned(self) -> bool:
+        """Whether it was taken over, and nobody else is known to have written since."""
+        return self._term is not None
 
     @property
     def values(self) -> Mapping[str, V]:
         """What stands in the bucket, as far as this writer took it over and wrote it."""
         return self._values
 
-    async def take(self) -> None:
-        """Read all of it, as its writer from now on. Raises TimeoutError when nothing of it comes for 15 s."""
+    async def take_over(self, term: int) -> bool:
+        """Read all of it, as its writer from now on, unless that was done for this ``term`` (the sequence of the
+        election one leads from) and nobody else wrote since. Returns whether it was read.
+
+        Raises BusAway, and TimeoutError when nothing of it comes for 15 s.
+        """
+        if term == self._term:
+            return False
         values: dict[str, V] = {}
         revisions: dict[str, int] = {}
 
@@ -59,25 +71,21 @@ class OwnedView(Generic[V]):
             await reading.listed()
         finally:
             await reading.stop()
-        self._values, self._revisions = values, revisions
+        self._values, self._revisions, self._term = values, revisions, term
+        return True
+
+    def let_go(self) -> None:
+        """Another writes it from now on: it is read again before the next write here."""
+        self._term = None
 
     async def become(self, wanted: Mapping[str, V], term: int) -> None:
-        """Make the bucket hold just this, taking it over when ``term`` (the election one leads from) is a new one.
-
-        Raises BusAway, also when somebody else wrote meanwhile: it is taken over again then, if we still lead.
-        """
-        try:
-            if term != self._term:
-                await self.take()
-                self._term = term
-            for key in self._values.keys() - wanted.keys():
-                await self.delete(key)
-            for key, value in wanted.items():
-                if self._values.get(key) != value:
-                    await self.put(key, value)
-        except Overtaken as why:
-            self._term = 0
-            raise BusAway(str(why)) from None
+        """Take it over, and make it hold just this. Raises Overtaken, BusAway, TimeoutError."""
+        await self.take_over(term)
+        for key in self._values.keys() - wanted.keys():
+            await self.delete(key)
+        for key, value in wanted.items():
+            if self._values.get(key) != value:
+                await self.put(key, value)
 
     async def put(self, key: str, value: V) -> None:
         """Raises Overtaken; BusAway after 15 s of trying."""
@@ -104,6 +112,7 @@ class OwnedView(Generic[V]):
                 # An earlier try of ours may have landed without its answer reaching us.
                 last = await transport.last(f"KV_{self._view.bucket}", subject)
                 if last is None or last.payload != payload:
+                    self._term = None
                     raise Overtaken(f"bucket {self._view.bucket}: another instance wrote {key}") from None
                 self._revisions[key] = last.sequence
                 return

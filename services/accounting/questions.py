@@ -1,17 +1,17 @@
-"""Questions accounting answers."""
+"""Questions, answered from this instance's own state and the ledger, whether it leads or stands by."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
-from libs.bus import Authority
+from libs.events import Question
 from libs.events.budget import level_of, period_name
 from libs.events.questions import (
     AskUsage,
     BudgetRow,
     BudgetsAnswer,
-    ExamineAccounting,
-    Examined,
     ListBudgets,
     ListTenancy,
     TenancyAnswer,
@@ -27,27 +27,30 @@ MAX_ROWS = 5_000
 """Of an answer: with the longest names it stays below what the bus takes."""
 
 
-class Answers:
-    """Reads only: the tree from the log's state, usage from the ledger. Any instance answers."""
+class Questions:
+    """Reads only: the tree from the log's state, usage from the ledger."""
 
-    def __init__(self, authority: Authority[State], ledger: Ledger) -> None:
-        self._authority = authority
+    def __init__(self, state: Callable[[], State], ledger: Ledger) -> None:
+        self._state = state
         self._ledger = ledger
 
-    async def examine(self, question: ExamineAccounting) -> Examined:
-        return self._authority.examine(question)
+    def handlers(self) -> Mapping[type[Question], Callable[[Any], Awaitable[Any]]]:
+        """Kind of question to who answers it."""
+        return {ListTenancy: self.tenancy, AskUsage: self.usage, ListBudgets: self.budgets}
 
     async def tenancy(self, question: ListTenancy) -> TenancyAnswer:
-        return tenancy_page(self._authority.state, question.of, question.key_ids, _place(question.after))
+        """A page of organisations, teams, projects and keys. Raises Refused."""
+        return tenancy_page(self._state(), question.of, question.key_ids, _place(question.after))
 
     async def budgets(self, question: ListBudgets) -> BudgetsAnswer:
+        """A page of budgets and what is spent of each. Raises Refused, also while PostgreSQL is away."""
         now = datetime.now(UTC)
-        budgets, following = budgets_page(self._authority.state, _place(question.after), MAX_ROWS)
+        budgets, following = budgets_page(self._state(), _place(question.after), MAX_ROWS)
         try:
             sums = await self._ledger.sums(now, {budget.account for budget in budgets}) if budgets else ()
         except PostgresAway as why:
             raise Refused.one("", f"the ledger cannot be read, PostgreSQL is away ({why}); ask again") from None
-        spent = {(one.account, one.period): one.cost_micros for one in sums}
+        spent = {(total.account, total.period): total.cost_micros for total in sums}
         rows = []
         for budget in budgets:
             period = period_name(budget.period, now)
@@ -62,6 +65,7 @@ class Answers:
         return BudgetsAnswer(rows=tuple(rows), next=following)
 
     async def usage(self, question: AskUsage) -> UsageAnswer:
+        """A page of what was used. Raises Refused, also while PostgreSQL is away."""
         if question.by not in NAMES:
             raise Refused.one("by", f"usage cannot be asked by {question.by!r}; ask by one of {', '.join(NAMES)}")
         since, until = _utc(question.since), _utc(question.until)
