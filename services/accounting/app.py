@@ -44,7 +44,7 @@ class Accounting:
             react=react,
             on_change=self._refresh,
             questions=Questions(lambda: self.authority.state, self._ledger).handlers,
-            problems=lambda: [*self.not_ready(), *self._writer.told],
+            problems=lambda: [*self.not_ready(), *self._writer.warnings],
             owns=("accounting", *OWNS),
             snapshot=Snapshot(settings.data_dir / "snapshot.json", State, core),
         )
@@ -56,7 +56,7 @@ class Accounting:
             lambda: self.authority.state.prices,
             settings.keep_requests_months,
         )
-        self._room = StreamRetention(bus, lambda: self.authority.leading, lambda: self._writer.whole)
+        self._retention = StreamRetention(bus, lambda: self.authority.leading, lambda: self._writer.whole)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -65,7 +65,7 @@ class Accounting:
             self._bus.background("the ledger's writer", self._writer.run),
             self._bus.background("the ledger's tidying", self._writer.tidy),
             self._bus.background("the publisher of spend", self._spend.run),
-            self._bus.background("the keeper of room in streams", self._room.run),
+            self._bus.background("retention of streams", self._retention.run),
         ]
 
     def _fold(self, state: State, event: Event, position: int) -> State:

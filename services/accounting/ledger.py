@@ -43,7 +43,7 @@ TIDY_AGAIN_S = 600.0
 DROPPED_AT_ONCE = 5_000
 """Sums dropped in one transaction: whoever commits waits for it."""
 
-TOLD_FOR = timedelta(days=7)
+WARNED_FOR = timedelta(days=7)
 ROWS = Counter("llmgw_ledger_requests_total", "Requests taken from the stream, by what became of them.", ["outcome"])
 COMMIT_SECONDS = Histogram(
     "llmgw_ledger_commit_seconds",
@@ -195,12 +195,12 @@ class LedgerWriter:
         return self._worker is not None
 
     @property
-    def told(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What happened to ledger or bus that those who run them should know of, for a week."""
-        said, origin = [self._counting] if self._counting else [], self._origin
-        if origin is not None and origin.why and datetime.now(UTC) - origin.begun_at < TOLD_FOR:
-            said.append(origin.why)
-        return said
+        sentences, origin = [self._counting] if self._counting else [], self._origin
+        if origin is not None and origin.why and datetime.now(UTC) - origin.begun_at < WARNED_FOR:
+            sentences.append(origin.why)
+        return sentences
 
     async def _publish(self) -> None:
         """Have the bucket say what the ledger says, where commits do not see to it themselves.
@@ -277,7 +277,10 @@ class LedgerWriter:
         self.compared, self._counting = False, ""
 
     async def write(self, deliveries: list[Delivery]) -> None:
-        """One batch, in one transaction. Returns when it is in the ledger, whether by this call or an earlier one."""
+        """One batch, in one transaction. Returns when it is in the ledger, whether by this call or an earlier one.
+
+        Raises Again where another instance leads or the ledger was exchanged, Park for what PostgreSQL will never take.
+        """
         entry = self._entry(deliveries)
         sequences = [delivery.sequence for delivery in deliveries]
         last = max(deliveries, key=lambda delivery: delivery.sequence)

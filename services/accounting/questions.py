@@ -20,7 +20,7 @@ from libs.events.questions import (
 from libs.events.refusal import Refused
 
 from .adapters.postgres import NAMES, Ledger, PostgresAway
-from .core.pages import Place, budgets_page, tenancy_page
+from .core.pages import PageCursor, budgets_page, tenancy_page
 from .core.state import State
 
 MAX_ROWS = 5_000
@@ -40,12 +40,12 @@ class Questions:
 
     async def tenancy(self, question: ListTenancy) -> TenancyAnswer:
         """A page of organisations, teams, projects and keys. Raises Refused."""
-        return tenancy_page(self._state(), question.of, question.key_ids, _place(question.after))
+        return tenancy_page(self._state(), question.of, question.key_ids, _cursor(question.after))
 
     async def budgets(self, question: ListBudgets) -> BudgetsAnswer:
         """A page of budgets and what is spent of each. Raises Refused, also while PostgreSQL is away."""
         now = datetime.now(UTC)
-        budgets, following = budgets_page(self._state(), _place(question.after), MAX_ROWS)
+        budgets, following = budgets_page(self._state(), _cursor(question.after), MAX_ROWS)
         try:
             sums = await self._ledger.sums(now, {budget.account for budget in budgets}) if budgets else ()
         except PostgresAway as why:
@@ -79,12 +79,12 @@ class Questions:
         return UsageAnswer(rows=tuple(rows), next=following)
 
 
-def _place(after: str) -> Place | None:
+def _cursor(after: str) -> PageCursor | None:
     """Raises Refused."""
-    place = Place.of(after)
-    if after and place is None:
+    cursor = PageCursor.of(after)
+    if after and cursor is None:
         raise Refused.one("after", f"{after!r} is not where a page ends: say what the page before this one calls next")
-    return place
+    return cursor
 
 
 def _utc(at: datetime | None) -> datetime | None:

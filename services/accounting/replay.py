@@ -34,16 +34,16 @@ async def replay(bus: Bus, after: int, until: int, enter: Callable[[list[Deliver
     log.warning("the ledger is counted anew from USAGE, from message %d to %d", after + 1, until)
     follower = await bus.follow("USAGE", [plane("use")], keep, start=after)
     ending = asyncio.create_task(ended())
-    added, some = 0, list[Delivery]()
+    added, batch = 0, list[Delivery]()
     try:
         while True:
             async with asyncio.timeout(STALLED_S):
                 delivery = await waiting.get()
             if delivery is not None:
-                some.append(delivery)
-            if some and (delivery is None or len(some) == AT_ONCE):
-                added += await enter(some)
-                some = []
+                batch.append(delivery)
+            if batch and (delivery is None or len(batch) == AT_ONCE):
+                added += await enter(batch)
+                batch = []
             if delivery is None:
                 log.warning("the ledger is counted anew: %d requests were missing", added)
                 return added

@@ -1,4 +1,4 @@
-"""Room in the streams with a bound, above all in USAGE: what the ledger has leaves, what it has not is told of."""
+"""Retention in streams with a bound, above all USAGE: what the ledger has leaves, of what it lacks it is warned."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def droppable_before(room: Room, done: int) -> int:
 
 
 class StreamRetention:
-    """Looks after the streams while this instance leads."""
+    """Measures the streams while this instance leads, and has USAGE drop what the ledger has."""
 
     def __init__(self, bus: Bus, leading: Callable[[], bool], entered: Callable[[], bool]) -> None:
         """``entered``: whether the ledger is known to have what was acknowledged as entered. One that was put back from
@@ -41,23 +41,24 @@ class StreamRetention:
         self._bus = bus
         self._leading = leading
         self._entered = entered
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     async def run(self) -> None:
+        """Look every EVERY_S seconds, for ever. Raises BusAway."""
         while True:
             if self._leading():
                 await self.look()
             await asyncio.sleep(EVERY_S)
 
     async def look(self) -> None:
-        """Raises BusAway."""
+        """Drop what may leave, then measure the streams and warn once of each over half full. Raises BusAway."""
         await self._clear()
         for stream in BOUNDED:
             room = await self._bus.room(stream)
             HELD.labels(stream).set(room.bytes)
             BOUND.labels(stream).set(room.bound)
             half = room.bytes * 2 > room.bound > 0
-            if half and stream not in self._told:
+            if half and stream not in self._warned:
                 log.warning(
                     "the stream %s holds %d of at most %d MB%s",
                     *(stream, room.bytes // 10**6, room.bound // 10**6),
@@ -65,7 +66,7 @@ class StreamRetention:
                     if stream == "USAGE"
                     else "",
                 )
-            self._told = self._told | {stream} if half else self._told - {stream}
+            self._warned = self._warned | {stream} if half else self._warned - {stream}
 
     async def _clear(self) -> None:
         room = await self._bus.room("USAGE")

@@ -26,11 +26,13 @@ WHERE epoch = (SELECT epoch FROM ({_NEWEST}) AS newest)
 
 
 async def newest(connection: Any) -> Origin | None:
+    """The newest origin; None: the ledger has none yet."""
     row = await connection.fetchrow(_NEWEST)
     return Origin(**row) if row is not None else None
 
 
 async def add(connection: Any, origin: Origin) -> None:
+    """Add an origin, unless one of its epoch is there."""
     await connection.execute(_ADD, *(getattr(origin, column) for column in COLUMNS))
 
 

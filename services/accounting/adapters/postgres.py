@@ -156,17 +156,15 @@ def _mapped() -> Iterator[None]:
 
 
 class Whole:
-    """Every account's sums at one moment."""
+    """Every account's sums at one moment. Every method raises PostgresAway, PostgresRefused."""
 
     def __init__(self, connection: Any, at: datetime) -> None:
         self._connection = connection
         self._at = at
 
     async def rising(self, counted: Callable[[str], int]) -> AsyncGenerator[list[Sum], None]:
-        """Of the accounts with more requests than ``counted`` knows of, some accounts at a time.
-
-        Raises PostgresAway.
-        """
+        """Of the accounts with more requests than ``counted`` knows of, up to ACCOUNTS of them at a time; a list may be
+        empty."""
         with _mapped():
             cursor = await self._connection.cursor(_EVERY_ACCOUNT)
             while rows := await cursor.fetch(ACCOUNTS):
@@ -177,7 +175,8 @@ class Whole:
 class Ledger:
     """The schema ``llmgw`` of one database: a connection of its own to write, a few more to read.
 
-    Every method raises PostgresAway, and connects by itself when it is next called.
+    Every method raises PostgresAway, or PostgresRefused where the fault is in the data, and connects by itself when it
+    is next called.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -209,6 +208,7 @@ class Ledger:
             self._writer = connection
 
     async def close(self) -> None:
+        """Cut every connection; what is under way is lost."""
         writer, self._writer = self._writer, None
         readers, self._readers = self._readers, None
         for connection in (writer, readers):
@@ -216,7 +216,7 @@ class Ledger:
                 connection.terminate()
 
     async def ping(self) -> None:
-        """Whether the writer works; makes the partitions of the months to come."""
+        """Have the writer answer, and make the partitions of the months to come."""
         async with self._writing:
             await self._open()
             with _mapped(), self._trusted_no_more():
@@ -225,9 +225,10 @@ class Ledger:
                     await self._make_partitions(self._writer, table, schema.months_to_come())
 
     async def commit(self, entry: Entry, at: datetime) -> Committed:
-        """Add an entry, in one transaction. What is there already stays as it is. Raises PostgresRefused too.
+        """Add an entry, in one transaction. What is there already stays as it is.
 
-        ``at`` is the time: sums of accounts are of the periods that hold then.
+        ``at`` is the time: sums of accounts are of the periods that hold then. Raises LedgerChanged where the ledger is
+        not the one that ``entry.reached`` goes on from.
         """
         async with self._writing:
             await self._open()
@@ -246,7 +247,7 @@ class Ledger:
                 return await origin.newest(self._writer), holds
 
     async def begin(self, of: Origin) -> None:
-        """Another history of the stream is entered from now on. Raises nothing where that is known."""
+        """Enter another history of the stream from now on. Nothing changes where that is known."""
         async with self._writing:
             await self._open()
             with _mapped(), self._trusted_no_more():
@@ -267,7 +268,7 @@ class Ledger:
                 await self._writer.executemany(_AT_LEAST, sums)
 
     async def drop(self, periods: Collection[str], most: int) -> int:
-        """Drop sums of some periods, of ``most`` accounts at most; how many it were. Requests stay as they are."""
+        """Drop the sums of some periods, ``most`` rows at most; how many were dropped. Requests stay as they are."""
         async with self._writing:
             await self._open()
             with _mapped(), self._trusted_no_more():
@@ -275,7 +276,7 @@ class Ledger:
                 return int(done.rpartition(" ")[2])
 
     async def roll_up(self, before: date) -> date | None:
-        """Keep the oldest month before one as sums only; which it was, None: there is none.
+        """Keep the oldest month before one as sums only; the first day of that month, None: there is no such month.
 
         Over a connection of its own: it takes as long as it takes.
         """
@@ -295,7 +296,7 @@ class Ledger:
                     known.clear()
 
     async def sums(self, at: datetime, accounts: Collection[str]) -> list[Sum]:
-        """Of accounts, in the periods that hold at a time."""
+        """Of accounts, in the periods that hold at a time or nearly (``periods_at``)."""
         async with self._reading() as connection:
             return await _read_sums(connection, _SPEND_OF, at, list(accounts))
 

@@ -36,12 +36,12 @@ async def months_before(connection: Any, table: str, month: date) -> list[date]:
         "SELECT relname AS name FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = to_regclass($1)",
         f"llmgw.{table}",
     )
-    found = []
+    months = []
     for row in rows:
         year, _, number = row["name"].removeprefix(f"{table}_").partition("_")
         if year.isdecimal() and number.isdecimal():
-            found.append(date(int(year), int(number), 1))
-    return sorted(one for one in found if one < month)
+            months.append(date(int(year), int(number), 1))
+    return sorted(first_day for first_day in months if first_day < month)
 
 
 async def roll_up(connection: Any, month: date) -> None:

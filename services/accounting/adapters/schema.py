@@ -47,11 +47,11 @@ class Migration:
 
 def known() -> list[Migration]:
     """The program's migrations, in order."""
-    found = []
+    migrations = []
     for file in resources.files("services.accounting.migrations").iterdir():
         if match := _FILE.match(file.name):
-            found.append(Migration(int(match[1]), match[2], file.read_text("utf-8")))
-    return sorted(found, key=lambda migration: migration.version)
+            migrations.append(Migration(int(match[1]), match[2], file.read_text("utf-8")))
+    return sorted(migrations, key=lambda migration: migration.version)
 
 
 def due(migrations: Sequence[Migration], applied: dict[int, str]) -> list[Migration]:

@@ -167,29 +167,31 @@ def _create_key(state: State, command: CreateKey, now: datetime) -> Event | None
     known = state.keys.get(command.key_id)
     if known is not None and msgspec.structs.replace(known, created=0, leaves="") == wanted:
         return None
-    found: list[Problem] = []
+    problems: list[Problem] = []
     if not KEY_ID.match(command.key_id):
-        found.append(_problem("key_id", f"{command.key_id!r} is not a key id: 'k-' and 4 to 32 of a-z and 0-9"))
+        problems.append(_problem("key_id", f"{command.key_id!r} is not a key id: 'k-' and 4 to 32 of a-z and 0-9"))
     elif command.key_id in state.keys:
-        found.append(_problem("key_id", f"{command.key_id} is another key's id; make a new one"))
+        problems.append(_problem("key_id", f"{command.key_id} is another key's id; make a new one"))
     if not SHA256.match(command.key_sha256):
-        found.append(_problem("key_sha256", "is not a SHA-256: 64 hex digits in lower case; never send the key itself"))
+        problems.append(
+            _problem("key_sha256", "is not a SHA-256: 64 hex digits in lower case; never send the key itself")
+        )
     elif state.key_ids.get(command.key_sha256, command.key_id) != command.key_id:
         taken = state.key_ids[command.key_sha256]
-        found.append(_problem("key_sha256", f"this key is known already as {taken}; make a new one"))
+        problems.append(_problem("key_sha256", f"this key is known already as {taken}; make a new one"))
     if not 1 <= len(command.shown) <= SHOWN_CHARACTERS:
-        found.append(
+        problems.append(
             _problem(
                 "shown",
                 f"has {len(command.shown)} characters; give the first few of the key, {SHOWN_CHARACTERS} at most",
             )
         )
     if not command.roles:
-        found.append(_problem("roles", "is empty; a key has at least one role"))
+        problems.append(_problem("roles", "is empty; a key has at least one role"))
     elif len(set(command.roles)) < len(command.roles):
-        found.append(_problem("roles", "names a role twice; leave one out"))
+        problems.append(_problem("roles", "names a role twice; leave one out"))
     parent = _known("project", "project", command.project, state.projects)
-    _refuse(found, parent, _key_problems(state, "" if parent else command.project, command, None, now))
+    _refuse(problems, parent, _key_problems(state, "" if parent else command.project, command, None, now))
     return KeyCreated(
         at=now,
         key_id=command.key_id,
@@ -231,8 +233,8 @@ def _amend_key(state: State, command: AmendKey, now: datetime) -> Event | None:
 def _amended(spec: L, amendment: Amendment) -> L:
     """A level or key with a part of its allowance changed."""
     before = msgspec.structs.replace(spec.allowance, **{part: getattr(NOTHING_SAID, part) for part in amendment.clear})
-    said = {part: getattr(amendment, part) for part in ("models", "rpm", "tpm", "policies")}
-    changed = {part: value for part, value in said.items() if value is not None}
+    named = {part: getattr(amendment, part) for part in ("models", "rpm", "tpm", "policies")}
+    changed = {part: value for part, value in named.items() if value is not None}
     if amendment.budgets is not None:
         replaced = {budget.period for budget in amendment.budgets}
         others = tuple(budget for budget in before.budgets if budget.period not in replaced)
@@ -261,21 +263,23 @@ def _key_problems(
     state: State, project: str, command: CreateKey | ChangeKey, key: Key | None, now: datetime
 ) -> list[Problem]:
     """What is wrong with the parts of a key that can be changed; an empty project: nothing is known above it."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     if len(command.name) > NAME_CHARACTERS:
-        found.append(_problem("name", f"has {len(command.name)} characters; at most {NAME_CHARACTERS}"))
+        problems.append(_problem("name", f"has {len(command.name)} characters; at most {NAME_CHARACTERS}"))
     if command.expires_at is not None and (key is None or key.expires_at != command.expires_at):
         if command.expires_at.tzinfo is None:
-            found.append(_problem("expires_at", f"{command.expires_at.isoformat()} has no time zone; add 'Z' for UTC"))
+            problems.append(
+                _problem("expires_at", f"{command.expires_at.isoformat()} has no time zone; add 'Z' for UTC")
+            )
         elif command.expires_at <= now:
-            found.append(
+            problems.append(
                 _problem("expires_at", f"{command.expires_at.isoformat()} is past; give a time to come, or revoke it")
             )
     allowance: Allowance = command.allowance
     above = of_project(state, project) if project else EVERYTHING
     if key is None or key.allowance != allowance:
-        found += problems_of(above, allowance, "allowance")
-    return found
+        problems += problems_of(above, allowance, "allowance")
+    return problems
 
 
 def _define_price(state: State, command: DefinePrice, now: datetime) -> Event | None:
@@ -283,21 +287,21 @@ def _define_price(state: State, command: DefinePrice, now: datetime) -> Event | 
     versions = state.prices.get(price.model)
     if versions and versions[-1].price == price:
         return None
-    found: list[Problem] = []
+    problems: list[Problem] = []
     if price.model != ANY_MODEL:
-        found += _named("price.model", price.model)
+        problems += _named("price.model", price.model)
     for field in ("prompt_micros", "cached_micros", "completion_micros"):
         value = getattr(price, field)
         if not 0 <= value <= MAX_MICROS:
-            found.append(_problem(f"price.{field}", f"{value} is not a price; give 0 to {MAX_MICROS} micro-units"))
-    _refuse(found)
+            problems.append(_problem(f"price.{field}", f"{value} is not a price; give 0 to {MAX_MICROS} micro-units"))
+    _refuse(problems)
     return PriceDefined(at=now, model=price.model, price=price)
 
 
 def _refuse(*problems: list[Problem]) -> None:
-    found = [problem for part in problems for problem in part]
-    if found:
-        raise Refused(found)
+    every = [problem for part in problems for problem in part]
+    if every:
+        raise Refused(every)
 
 
 def _problem(path: str, message: str) -> Problem:

@@ -14,16 +14,19 @@ NOTHING = Effective(models=())
 
 
 def of_org(state: State, org: str) -> Effective:
+    """What is left for an organisation; NOTHING where there is none of that name."""
     spec = state.orgs.get(org)
     return narrow(EVERYTHING, spec.allowance, f"organisation {org}", f"{org}/*") if spec else NOTHING
 
 
 def of_team(state: State, team: str) -> Effective:
+    """What is left for a team (``org/team``); NOTHING where it or its organisation is missing."""
     spec = state.teams.get(team)
     return narrow(of_org(state, spec.org), spec.allowance, f"team {team}", f"{team}/*") if spec else NOTHING
 
 
 def of_project(state: State, project: str) -> Effective:
+    """What is left for a project (``org/team/project``); NOTHING where it or a level above it is missing."""
     spec = state.projects.get(project)
     if spec is None:
         return NOTHING
@@ -57,6 +60,8 @@ def key_view(key: Key, project: Effective, position: int) -> KeyView:
     return msgspec.structs.replace(view, position=position)
 
 
-def same(one: KeyView | None, other: KeyView) -> bool:
+def same(former: KeyView | None, new: KeyView) -> bool:
     """Whether two views say the same, whenever they were derived."""
-    return one is not None and msgspec.structs.replace(one, position=0) == msgspec.structs.replace(other, position=0)
+    return former is not None and msgspec.structs.replace(former, position=0) == msgspec.structs.replace(
+        new, position=0
+    )

@@ -81,24 +81,24 @@ def problems_of(above: Effective, allowance: Allowance, path: str) -> list[Probl
     Only the new allowance is judged. A level above may be narrowed at any time, also below what levels under
     it say: an organisation can be cut at once, and what is left of them is worked out by ``narrow``.
     """
-    found: list[Problem] = []
-    found += _rate(f"{path}.rpm", allowance.rpm, above.rpm, above.rpm_set_by, "requests")
-    found += _rate(f"{path}.tpm", allowance.tpm, above.tpm, above.tpm_set_by, "tokens")
-    found += _budgets(f"{path}.budgets", allowance.budgets)
-    found += _names(f"{path}.policies", allowance.policies, "a policy's name")
-    found += _names(f"{path}.models", allowance.models or (), "a model's name")
+    problems: list[Problem] = []
+    problems += _rate(f"{path}.rpm", allowance.rpm, above.rpm, above.rpm_set_by, "requests")
+    problems += _rate(f"{path}.tpm", allowance.tpm, above.tpm, above.tpm_set_by, "tokens")
+    problems += _budgets(f"{path}.budgets", allowance.budgets)
+    problems += _names(f"{path}.policies", allowance.policies, "a policy's name")
+    problems += _names(f"{path}.models", allowance.models or (), "a model's name")
     if above.models is not None:
         for i, model in enumerate(allowance.models or ()):
             if model not in above.models:
                 allowed = ", ".join(above.models) or "none"
-                found.append(
+                problems.append(
                     Problem(
                         path=f"{path}.models[{i}]",
                         message=f"{model!r} is not among the models that {above.models_set_by} allows ({allowed}); "
                         "allow it there first or leave it out",
                     )
                 )
-    return found
+    return problems
 
 
 def _rate(path: str, value: int | None, most: int | None, set_by: str, what: str) -> list[Problem]:
@@ -114,25 +114,25 @@ def _rate(path: str, value: int | None, most: int | None, set_by: str, what: str
 
 
 def _budgets(path: str, budgets: tuple[Budget, ...]) -> list[Problem]:
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for i, budget in enumerate(budgets):
         if not 1 <= budget.amount_micros <= MAX_MICROS:
             message = (
                 f"{budget.amount_micros} micro-units are not a budget; give 1 to {MAX_MICROS} "
                 f"({MICROS} are one unit of currency), or leave it out for no budget"
             )
-            found.append(Problem(path=f"{path}[{i}].amount_micros", message=message))
+            problems.append(Problem(path=f"{path}[{i}].amount_micros", message=message))
         if any(budget.period == other.period for other in budgets[:i]):
             message = f"there is a budget for {budget.period!r} already; leave one out"
-            found.append(Problem(path=f"{path}[{i}].period", message=message))
-    return found
+            problems.append(Problem(path=f"{path}[{i}].period", message=message))
+    return problems
 
 
 def _names(path: str, names: tuple[str, ...], what: str) -> list[Problem]:
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for i, name in enumerate(names):
         if not NAME.match(name):
-            found.append(Problem(path=f"{path}[{i}]", message=f"{name!r} is not {what}: {NAME_RULE}"))
+            problems.append(Problem(path=f"{path}[{i}]", message=f"{name!r} is not {what}: {NAME_RULE}"))
         elif name in names[:i]:
-            found.append(Problem(path=f"{path}[{i}]", message=f"{name!r} stands here twice; leave one out"))
-    return found
+            problems.append(Problem(path=f"{path}[{i}]", message=f"{name!r} stands here twice; leave one out"))
+    return problems

@@ -22,7 +22,7 @@ LOOKED_AT = 20_000
 ORDER: tuple[Level, ...] = ("org", "team", "project", "key", "price")
 
 
-class Place(NamedTuple):
+class PageCursor(NamedTuple):
     """Where a page ends. Levels stand by name, keys as they were created."""
 
     level: Level
@@ -30,7 +30,7 @@ class Place(NamedTuple):
     created: int = 0
 
     @classmethod
-    def of(cls, text: str) -> Place | None:
+    def of(cls, text: str) -> PageCursor | None:
         """The place a text (of ``str``) means; None for any other text."""
         level, _, rest = text.partition(":")
         if level == "key" and rest.isdecimal():
@@ -45,56 +45,58 @@ class Place(NamedTuple):
 
 
 def tenancy_page(
-    state: State, levels: Collection[Level], key_ids: Collection[str], after: Place | None
+    state: State, levels: Collection[Level], key_ids: Collection[str], after: PageCursor | None
 ) -> TenancyAnswer:
     """What comes after a place, or from the beginning on, as much as fits into one answer."""
-    found: dict[Level, list[OrgSpec | TeamSpec | ProjectSpec | KeyInfo | Price]] = {level: [] for level in ORDER}
+    shown_by_level: dict[Level, list[OrgSpec | TeamSpec | ProjectSpec | KeyInfo | Price]] = {
+        level: [] for level in ORDER
+    }
     size = 0
     end = ""
-    last: Place | None = None
-    for place, thing in _things(state, levels, key_ids, after):
-        shown = _info(thing) if isinstance(thing, Key) else thing
+    last: PageCursor | None = None
+    for cursor, entry in _entries(state, levels, key_ids, after):
+        shown = _info(entry) if isinstance(entry, Key) else entry
         size += len(encode(shown)) + 1
         if size > PAGE_BYTES and last is not None:
             end = str(last)
             break
-        found[place.level].append(shown)
-        last = place
+        shown_by_level[cursor.level].append(shown)
+        last = cursor
     return TenancyAnswer(
-        orgs=tuple(found["org"]),  # type: ignore[arg-type]
-        teams=tuple(found["team"]),  # type: ignore[arg-type]
-        projects=tuple(found["project"]),  # type: ignore[arg-type]
-        keys=tuple(found["key"]),  # type: ignore[arg-type]
-        prices=tuple(found["price"]),  # type: ignore[arg-type]
+        orgs=tuple(shown_by_level["org"]),  # type: ignore[arg-type]
+        teams=tuple(shown_by_level["team"]),  # type: ignore[arg-type]
+        projects=tuple(shown_by_level["project"]),  # type: ignore[arg-type]
+        keys=tuple(shown_by_level["key"]),  # type: ignore[arg-type]
+        prices=tuple(shown_by_level["price"]),  # type: ignore[arg-type]
         next=end,
     )
 
 
-def budgets_page(state: State, after: Place | None, most: int) -> tuple[list[LevelBudget], str]:
+def budgets_page(state: State, after: PageCursor | None, most: int) -> tuple[list[LevelBudget], str]:
     """The budgets of the levels and usable keys after a place, about ``most`` of them, and what comes next."""
-    found: list[LevelBudget] = []
-    for looked, (place, thing) in enumerate(_things(state, ORDER[:-1], (), after), 1):
-        match thing:
+    budgets: list[LevelBudget] = []
+    for looked, (cursor, entry) in enumerate(_entries(state, ORDER[:-1], (), after), 1):
+        match entry:
             case OrgSpec():
-                found += _budgets(f"{place.name}/*", thing.allowance)
+                budgets += _budgets(f"{cursor.name}/*", entry.allowance)
             case TeamSpec():
-                found += _budgets(f"{place.name}/*", thing.allowance)
+                budgets += _budgets(f"{cursor.name}/*", entry.allowance)
             case ProjectSpec():
-                found += _budgets(place.name, thing.allowance)
-            case Key() if not thing.revoked:
-                found += _budgets(thing.key_id, thing.allowance)
-        if len(found) >= most or looked >= LOOKED_AT:
-            return found, str(place)
-    return found, ""
+                budgets += _budgets(cursor.name, entry.allowance)
+            case Key() if not entry.revoked:
+                budgets += _budgets(entry.key_id, entry.allowance)
+        if len(budgets) >= most or looked >= LOOKED_AT:
+            return budgets, str(cursor)
+    return budgets, ""
 
 
 def _budgets(account: str, allowance: Allowance) -> tuple[LevelBudget, ...]:
     return of_level(account, allowance) if allowance.budgets else ()
 
 
-def _things(
-    state: State, levels: Collection[Level], key_ids: Collection[str], after: Place | None
-) -> Iterator[tuple[Place, OrgSpec | TeamSpec | ProjectSpec | Key | Price]]:
+def _entries(
+    state: State, levels: Collection[Level], key_ids: Collection[str], after: PageCursor | None
+) -> Iterator[tuple[PageCursor, OrgSpec | TeamSpec | ProjectSpec | Key | Price]]:
     begin = ORDER.index(after.level) if after is not None else 0
     for level in ORDER[begin:]:
         here = after if after is not None and after.level == level else None
@@ -106,7 +108,7 @@ def _things(
         named = _named(state, level)
         for name in sorted(named):
             if here is None or name > here.name:
-                yield Place(level, name), named[name]
+                yield PageCursor(level, name), named[name]
 
 
 def _named(
@@ -123,11 +125,11 @@ def _named(
             return {price.model: price for price in newest(state.prices)}
 
 
-def _keys(state: State, key_ids: Collection[str], after: int) -> Iterator[tuple[Place, Key]]:
-    some = sorted((state.keys[one] for one in {*key_ids} & state.keys.keys()), key=lambda key: key.created)
-    for key in some if key_ids else state.keys.values():
+def _keys(state: State, key_ids: Collection[str], after: int) -> Iterator[tuple[PageCursor, Key]]:
+    chosen = sorted((state.keys[key_id] for key_id in {*key_ids} & state.keys.keys()), key=lambda key: key.created)
+    for key in chosen if key_ids else state.keys.values():
         if key.created > after:
-            yield Place("key", "", key.created), key
+            yield PageCursor("key", "", key.created), key
 
 
 def _info(key: Key) -> KeyInfo:

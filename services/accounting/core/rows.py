@@ -102,6 +102,7 @@ def months_of(times: Iterable[datetime]) -> set[date]:
 
 
 def next_month(month: date) -> date:
+    """The first day of the month after the one a first day begins."""
     return date(month.year + month.month // 12, month.month % 12 + 1, 1)
 
 

@@ -55,34 +55,34 @@ class Complete(NamedTuple):
 def published(sums: Iterable[Sum], at: datetime, complete: Complete) -> list[Spend]:
     """What is said of the accounts whose sums of ``periods_at(at)`` are given."""
     by_account: dict[str, dict[str, Sum]] = {}
-    for one in sums:
-        by_account.setdefault(one.account, {})[one.period] = one
+    for sum_ in sums:
+        by_account.setdefault(sum_.account, {})[sum_.period] = sum_
     month = period_of(at)
-    found = []
-    for account, of in sorted(by_account.items()):
-        this = of.get(month) or Sum(account, month, 0, 0, 0, 0)
-        found.append(
+    spend = []
+    for account, by_period in sorted(by_account.items()):
+        of_month = by_period.get(month) or Sum(account, month, 0, 0, 0, 0)
+        spend.append(
             Spend(
                 key_id=account,
                 period=month,
-                requests=this.requests,
-                prompt_tokens=this.prompt_tokens,
-                completion_tokens=this.completion_tokens,
-                cost_micros=this.cost_micros,
+                requests=of_month.requests,
+                prompt_tokens=of_month.prompt_tokens,
+                completion_tokens=of_month.completion_tokens,
+                cost_micros=of_month.cost_micros,
                 ledger=complete.sequence,
                 epoch=complete.epoch,
-                spent_micros={period: one.cost_micros for period, one in sorted(of.items())},
-                counted=of["total"].requests,
+                spent_micros={period: sum_.cost_micros for period, sum_ in sorted(by_period.items())},
+                counted=by_period["total"].requests,
             )
         )
-    return found
+    return spend
 
 
-def sums_of(said: Iterable[Spend]) -> list[Sum]:
+def sums_of(published_before: Iterable[Spend]) -> list[Sum]:
     """The sums that make accounts what was said of them. Of periods other than its month and ``total`` an entry says
     only what they cost."""
     sums = []
-    for spend in said:
+    for spend in published_before:
         for period, cost_micros in sorted(spend.spent_micros.items()):
             requests, prompt, completion = 0, 0, 0
             if period == spend.period:

@@ -12,7 +12,8 @@ import msgspec
 
 
 class Watermark(msgspec.Struct, frozen=True):
-    """What was dealt with of a stream, by sequence. The sequences of the stream have no gaps."""
+    """What was dealt with of a stream, by sequence: the low watermark, and what is beyond it. The sequences of the
+    stream have no gaps."""
 
     floor: int
     """Everything up to here was."""
@@ -23,6 +24,7 @@ class Watermark(msgspec.Struct, frozen=True):
 
     @property
     def complete(self) -> bool:
+        """Whether nothing before the highest is missing."""
         return self.floor >= self.highest
 
     def after(self, sequences: Iterable[int]) -> Watermark:
@@ -31,7 +33,7 @@ class Watermark(msgspec.Struct, frozen=True):
         floor, highest = self.floor, max(self.highest, max(ahead, default=0))
         while floor + 1 in ahead:
             floor += 1
-        return Watermark(floor, highest, frozenset(one for one in ahead if one > floor))
+        return Watermark(floor, highest, frozenset(sequence for sequence in ahead if sequence > floor))
 
     def at_least(self, floor: int) -> Watermark:
         """With the stream's own word that everything up to a sequence was dealt with, whoever did it."""

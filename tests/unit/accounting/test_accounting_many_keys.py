@@ -20,7 +20,7 @@ from libs.events.tenancy import Allowance, OrgSpec, ProjectSpec, TeamSpec
 from libs.events.views import KeyView
 from services.accounting.core import pages
 from services.accounting.core.decide import decide, react
-from services.accounting.core.pages import Place, budgets_page, tenancy_page
+from services.accounting.core.pages import PageCursor, budgets_page, tenancy_page
 from services.accounting.core.state import KEPT, State, evolve
 from services.accounting.projections import Keys
 
@@ -151,7 +151,7 @@ def test_pages_hold_all_of_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
         # What happens between two pages neither repeats nor hides what was there.
         number = KEYS + len(found)
         state = evolve(state, created(number, name="while it was asked"), 100_000 + number)
-        found.append(tenancy_page(state, every, (), Place.of(found[-1].next)))
+        found.append(tenancy_page(state, every, (), PageCursor.of(found[-1].next)))
     assert len(found) > 10
     assert [org.name for page in found for org in page.orgs] == ["acme"]
     assert len({one.name for page in found for one in page.projects}) == PROJECTS
@@ -164,14 +164,14 @@ def test_budgets_come_in_pages() -> None:
     found, following = budgets_page(state, None, 900)
     accounts = [one.account for one in found]
     while following:
-        found, following = budgets_page(state, Place.of(following), 900)
+        found, following = budgets_page(state, PageCursor.of(following), 900)
         accounts += [one.account for one in found]
     assert accounts == [key_id(number) for number in range(KEYS)]
 
 
 @pytest.mark.parametrize("text", ["key:x", "colour:red", "nothing"])
 def test_a_place_that_is_none(text: str) -> None:
-    assert Place.of(text) is None
+    assert PageCursor.of(text) is None
 
 
 def test_an_unknown_key_is_not_compared_with_all_others() -> None:
