@@ -17,7 +17,7 @@ from .adapters.host.host_access import ThisMachine
 from .core.machine.diagnostics import Facts
 from .machine.diagnostics import examine, gather
 from .machine.discovery import engines
-from .machine.overrides import Changes
+from .machine.overrides import Overrides
 from .settings import NodeAgentSettings
 
 _HEADS = {"broken": "BROKEN", "costly": "COSTLY", "note": "note  ", "fine": "fine  "}
@@ -54,7 +54,7 @@ def load(file: Path | None) -> NodeAgentSettings:
     """The agent's settings with what was changed of them, or those of an agent that has none. Raises SettingsError."""
     if file is not None:
         own = settings_files.load(NodeAgentSettings, "nodeagent", file).value
-        return Changes(own.data_dir).over(own)
+        return Overrides(own.data_dir).over(own)
     return NodeAgentSettings(data_dir=Path("/var/lib/llmgw/nodeagent"), machine_id=socket.gethostname())
 
 

@@ -17,7 +17,7 @@ from libs.bus.transport import Misconfigured
 from libs.runtime.yaml_values import scalars, two_readings
 from libs.tasks import end
 
-from .app import NodeAgent, Shared
+from .agent import NodeAgent, Shared
 from .machine.discovery import engines
 from .questions import AgentLines
 from .settings import NodeAgentSettings

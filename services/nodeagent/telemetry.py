@@ -64,22 +64,21 @@ class Telemetry:
             await asyncio.sleep(self.every_s)
 
     def _sample(self) -> MachineSample:
-        hardware, lives = self._hardware, [life for life in self._supervisor.lives.values() if not life.ended]
+        hardware, runners = self._hardware, [runner for runner in self._supervisor.runners.values() if not runner.ended]
         # An engine's workers hold GPU memory as well as its first process.
-        ours = frozenset(pid for life in lives if life.usage is not None for pid in life.usage.pids)
         sample = MachineSample(
             at=datetime.now(UTC),
             machine_id=self._machine_id,
             disk_free_mb=hardware.disk_free_mb(),
             weights_free_mb=hardware.weights_free_mb(),
-            gpus=hardware.gpu_samples(ours),
+            gpus=hardware.gpu_samples(self._supervisor.measured_pids()),
             gpus_reason=hardware.gpus_reason(),
             ports=hardware.port_samples(),
-            shards=tuple(life.sample() for life in lives),
+            shards=tuple(runner.sample() for runner in runners),
             fetching=self._fetching.progress(),
         )
-        reserved_mb = sum(life.wanted.memory_mb for life in lives)
-        cores = sum(life.cpu_cores or 0.0 for life in lives)
+        reserved_mb = sum(runner.wanted.memory_mb for runner in runners)
+        cores = sum(runner.cpu_cores or 0.0 for runner in runners)
         return msgspec.structs.replace(sample, **hardware.use(reserved_mb, cores))
 
     async def _look_on(self, look: Callable[[], None]) -> None:

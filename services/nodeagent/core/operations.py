@@ -1,4 +1,7 @@
-"""What the agent keeps of an errand, so that it is done once however often the agent dies over it."""
+"""What the agent keeps of an operation it was asked for, so that it is done once however often the agent dies over it.
+
+On the wire an operation is called an errand.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from libs.events.views import ErrandWanted
 Outcome = Literal["done", "refused", "failed"]
 
 
-class ErrandRecord(msgspec.Struct, frozen=True, kw_only=True):
+class OperationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Written before the step it announces."""
 
     number: int
@@ -22,23 +25,27 @@ class ErrandRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The start of the agent (they are counted) in which it was begun; 0: it was not."""
     outcome: Outcome | None = None
     reason: str = ""
-    told: bool = False
+    reported: bool = msgspec.field(default=False, name="told")
     """Its end is among the facts on their way to the log."""
 
 
-def due(records: Mapping[int, ErrandRecord], wanted: Iterable[ErrandWanted]) -> tuple[list[ErrandRecord], set[int]]:
-    """What is to be done or told, in its order; and the numbers that may be forgotten: the log has their end."""
-    standing = {one.number: one.errand for one in wanted}
-    # Another errand of a number: the log went back, and gave that number again.
-    known = {number: one for number, one in records.items() if standing.get(number) == one.errand}
-    open_ones = [known.get(number) or ErrandRecord(number=number, errand=errand) for number, errand in standing.items()]
-    return [one for one in sorted(open_ones, key=lambda one: one.number) if not one.told], records.keys() - known.keys()
+def due(
+    records: Mapping[int, OperationRecord], wanted: Iterable[ErrandWanted]
+) -> tuple[list[OperationRecord], set[int]]:
+    """What is to be done or reported, in its order; and the numbers that may be forgotten: the log has their end."""
+    standing = {errand.number: errand.errand for errand in wanted}
+    # Another operation of a number: the log went back, and gave that number again.
+    known = {number: record for number, record in records.items() if standing.get(number) == record.errand}
+    new = {number: OperationRecord(number=number, errand=errand) for number, errand in standing.items()}
+    asked = [record for _, record in sorted((new | known).items())]
+    return [record for record in asked if not record.reported], records.keys() - known.keys()
 
 
-def encode(records: Mapping[int, ErrandRecord]) -> bytes:
+def encode(records: Mapping[int, OperationRecord]) -> bytes:
+    """Records as they are kept on disk."""
     return msgspec.json.encode([records[number] for number in sorted(records)])
 
 
-def decode(content: bytes) -> dict[int, ErrandRecord]:
-    """Raises msgspec.DecodeError."""
-    return {one.number: one for one in msgspec.json.decode(content, type=list[ErrandRecord])}
+def decode(content: bytes) -> dict[int, OperationRecord]:
+    """By number. Raises msgspec.DecodeError."""
+    return {record.number: record for record in msgspec.json.decode(content, type=list[OperationRecord])}

@@ -19,7 +19,7 @@ from services.nodeagent.adapters.gpu.nvml_cards import PCI
 from services.nodeagent.adapters.gpu.nvml_samples import Sampler
 from services.nodeagent.adapters.host import machine
 from services.nodeagent.adapters.host.fabric import Ports, distances
-from services.nodeagent.adapters.host.host_access import NotThere, Surroundings, TookTooLong
+from services.nodeagent.adapters.host.host_access import HostAccess, NotThere, TookTooLong
 from services.nodeagent.core.machine.cards import wear_problems
 from services.nodeagent.core.machine.diagnostics import Facts, findings
 from services.nodeagent.core.machine.xid import xid_of
@@ -32,7 +32,7 @@ _BRIDGE = "0x0680"
 
 
 def gather(
-    here: Surroundings,
+    host: HostAccess,
     settings: NodeAgentSettings,
     engines: tuple[str, ...],
     ours: frozenset[int] = frozenset(),
@@ -41,21 +41,21 @@ def gather(
     """Look at everything once. Blocks for seconds. ``ours``: processes of our engines; ``known``: cards by UUID as an
     agent that watches them has judged them.
     """
-    nvml = Nvml(here, None)
+    nvml = Nvml(host, None)
     found = nvml.look()
     samples = Sampler(nvml, Exporter(None)).samples(ours, {})
     simulated = settings.simulated
-    reader = Ports(here, settings.fabrics)
+    reader = Ports(host, settings.fabrics)
     return Facts(
-        arch=here.arch(),
+        arch=host.arch(),
         cpu_count=simulated.cores if simulated else machine.cpu_count(),
         cpu_quota=None if simulated else machine.cpu_quota(),
-        cpu_flags=machine.cpu_flags(here),
+        cpu_flags=machine.cpu_flags(host),
         memory_total_mb=simulated.memory_mb if simulated else machine.memory_total_mb(),
         simulated=simulated is not None,
         gpus=tuple(
             _judged(
-                msgspec.structs.replace(gpu, adapter_distances=distances(here, gpu.pci_bus_id, gpu.numa_node)),
+                msgspec.structs.replace(gpu, adapter_distances=distances(host, gpu.pci_bus_id, gpu.numa_node)),
                 next((sample.wear for sample in samples if sample.uuid == gpu.uuid), None),
                 (known or {}).get(gpu.uuid),
             )
@@ -66,14 +66,14 @@ def gather(
         gpus_problems=found.problems,
         driver=found.driver,
         samples=samples,
-        switches=_switches(here),
-        units={unit: unit_state(here, unit) for unit in _UNITS} if cards_on_the_bus(here) else {},
-        imex=imex(here) if any(gpu.nvlink for gpu in found.gpus) else None,
+        switches=_switches(host),
+        units={unit: unit_state(host, unit) for unit in _UNITS} if cards_on_the_bus(host) else {},
+        imex=imex(host) if any(gpu.nvlink for gpu in found.gpus) else None,
         ports=reader.look()[0],
         port_samples=reader.samples(),
-        modules=tuple(name for name in _MODULES if here.target(f"/sys/module/{name}") is not None),
+        modules=tuple(name for name in _MODULES if host.target(f"/sys/module/{name}") is not None),
         memlock_bytes=_memlock(),
-        xids=_xids(here),
+        xids=_xids(host),
         disk_free_mb=machine.free_for_weights_mb(settings.data_dir),
         data_dir=str(settings.data_dir),
         engines=engines,
@@ -92,10 +92,10 @@ def examine(facts: Facts) -> DoctorAnswer:
     return DoctorAnswer(findings=findings(facts))
 
 
-def _switches(here: Surroundings) -> int:
+def _switches(host: HostAccess) -> int:
     return sum(
-        here.text(f"{PCI}/{bus_id}/vendor") == NVIDIA and (here.text(f"{PCI}/{bus_id}/class") or "").startswith(_BRIDGE)
-        for bus_id in here.names(PCI)
+        host.text(f"{PCI}/{bus_id}/vendor") == NVIDIA and (host.text(f"{PCI}/{bus_id}/class") or "").startswith(_BRIDGE)
+        for bus_id in host.names(PCI)
     )
 
 
@@ -105,10 +105,10 @@ def _memlock() -> int | None:
     return None if soft == resource.RLIM_INFINITY or os.geteuid() == 0 else soft
 
 
-def _xids(here: Surroundings) -> dict[int, int]:
+def _xids(host: HostAccess) -> dict[int, int]:
     """Errors in the kernel's log, by number; none when it cannot be read."""
     try:
-        said = here.run("dmesg", timeout_s=10).out
+        said = host.run("dmesg", timeout_s=10).out
     except (NotThere, TookTooLong):
         return {}
     return dict(Counter(xid.number for line in said.splitlines() if (xid := xid_of(line)) is not None))

@@ -36,7 +36,7 @@ from services.nodeagent.adapters.gpu.nvml_samples import Sampler, Xids
 from services.nodeagent.adapters.host import fabric as ports
 from services.nodeagent.adapters.host import machine
 from services.nodeagent.adapters.host.fabric import Ports
-from services.nodeagent.adapters.host.host_access import Surroundings, ThisMachine
+from services.nodeagent.adapters.host.host_access import HostAccess, ThisMachine
 from services.nodeagent.adapters.host.memory_rate import MemoryRate, measure
 from services.nodeagent.adapters.host.sensors import SensorReadings, Sensors
 from services.nodeagent.core.machine import hardware
@@ -45,7 +45,7 @@ from services.nodeagent.core.machine.pcie import shortfall
 from services.nodeagent.core.machine.xid import xid_of
 from services.nodeagent.settings import NodeAgentSettings
 
-from .polling import Background, Inline
+from .polling import OnDemand, Polling
 
 if TYPE_CHECKING:
     from services.nodeagent.simulation.machine import Invented
@@ -74,46 +74,46 @@ _FIRST_LOOK_S = 10.0
 class Hardware:
     """Facts of the machine, each read on a clock of its own."""
 
-    def __init__(self, settings: NodeAgentSettings, agent_version: str, here: Surroundings | None = None) -> None:
+    def __init__(self, settings: NodeAgentSettings, agent_version: str, host: HostAccess | None = None) -> None:
         self._settings = settings
         self._version = agent_version
         self._simulated = settings.simulated
-        self._invented: Invented | None = _invented(settings) if here is None else None
-        self.here: Surroundings = here or (self._invented.here if self._invented else ThisMachine())
+        self._invented: Invented | None = _invented(settings) if host is None else None
+        self.host: HostAccess = host or (self._invented.host if self._invented else ThisMachine())
         memory = None if self._simulated else settings.data_dir / "gpus.json"
-        self._nvml = Nvml(self.here, memory)
+        self._nvml = Nvml(self.host, memory)
         self._sampler = Sampler(self._nvml, Exporter(None if self._simulated else settings.dcgm_exporter))
         self._ours: frozenset[int] = frozenset()
         self._xids: dict[str, Xids] = {}
-        clock: Any = Inline if self._simulated else Background
-        self._gpus: Background[tuple[Gpus, Imex | None]] = clock("the GPUs", self._look_at_gpus, _LOOK_S)
-        self._filesystems: Background[tuple[Filesystem, ...]] = clock(
+        clock: Any = OnDemand if self._simulated else Polling
+        self._gpus: Polling[tuple[Gpus, Imex | None]] = clock("the GPUs", self._look_at_gpus, _LOOK_S)
+        self._filesystems: Polling[tuple[Filesystem, ...]] = clock(
             "the filesystems", lambda: machine.filesystems(settings.data_dir), _LOOK_S * (60 if self._simulated else 1)
         )
-        self._disks: Background[tuple[dict[str, int], int | None]] = clock(
+        self._disks: Polling[tuple[dict[str, int], int | None]] = clock(
             "free disk space", self._look_at_disks, _DISKS_S * (6 if self._simulated else 1)
         )
-        self._gpu_samples: Background[tuple[GpuSample, ...]] = clock(
+        self._gpu_samples: Polling[tuple[GpuSample, ...]] = clock(
             # Nothing changes on an invented card but what is made to happen.
             "the GPUs' state",
             self._look_at_samples,
             _LOOK_S if self._simulated else settings.sample_every_s,
         )
-        self._port_reader = Ports(self.here, settings.fabrics)
-        self._ports: Background[tuple[tuple[FabricPort, ...], str, tuple[PortSample, ...]]] = clock(
+        self._port_reader = Ports(self.host, settings.fabrics)
+        self._ports: Polling[tuple[tuple[FabricPort, ...], str, tuple[PortSample, ...]]] = clock(
             "the network adapters", self._look_at_ports, _LOOK_S if self._simulated else _PORTS_S
         )
-        self._sensors = Sensors(self.here)
-        self._heat: Background[SensorReadings] = clock("heat and power", self._sensors.read, _SENSORS_S)
-        self._memory_rate: Background[MemoryRate | None] = clock(
+        self._sensors = Sensors(self.host)
+        self._heat: Polling[SensorReadings] = clock("heat and power", self._sensors.read, _SENSORS_S)
+        self._memory_rate: Polling[MemoryRate | None] = clock(
             "the speed of memory", self._measure_memory, _MEMORY_S, after_s=0 if self._simulated else _MEMORY_AFTER_S
         )
         self._best_rate: MemoryRate | None = None
-        self._cpu_flags = machine.cpu_flags(self.here)
+        self._cpu_flags = machine.cpu_flags(self.host)
         self._os = machine.operating_system()
         self.address = settings.address or machine.address_towards(settings.nats_url)
 
-    def _all(self) -> tuple[Background[Any], ...]:
+    def _all(self) -> tuple[Polling[Any], ...]:
         return self._gpus, self._filesystems, self._disks, self._gpu_samples, self._ports, self._heat, self._memory_rate
 
     async def start(self) -> None:
@@ -123,7 +123,7 @@ class Hardware:
         if self._simulated:
             self._memory_rate.first(0)
             return
-        waited_for: tuple[Background[Any], ...] = (self._gpus, self._filesystems, self._ports)
+        waited_for: tuple[Polling[Any], ...] = (self._gpus, self._filesystems, self._ports)
         await asyncio.gather(*(asyncio.to_thread(one.first, _FIRST_LOOK_S) for one in waited_for))
 
     def stop(self) -> None:
@@ -186,7 +186,7 @@ class Hardware:
             return self._best_rate
         if not self._settings.measure_memory:
             return None
-        found, best = measure(self.here, self.cpu_count), self._best_rate
+        found, best = measure(self.host, self.cpu_count), self._best_rate
         if found is not None:
             # What else ran at the time only makes it less.
             self._best_rate = MemoryRate(
@@ -196,7 +196,7 @@ class Hardware:
 
     def map_fabric(self, adapter: str, port: int) -> FabricMap:
         """Raises ScanFailed. Blocks for seconds to a minute."""
-        return ports.scan(self.here, adapter, port)
+        return ports.scan(self.host, adapter, port)
 
     @property
     def filesystems(self) -> tuple[Filesystem, ...]:
@@ -233,11 +233,11 @@ class Hardware:
     def _look_at_gpus(self) -> tuple[Gpus, Imex | None]:
         found = self._nvml.look()
         gpus = tuple(
-            msgspec.structs.replace(gpu, adapter_distances=ports.distances(self.here, gpu.pci_bus_id, gpu.numa_node))
+            msgspec.structs.replace(gpu, adapter_distances=ports.distances(self.host, gpu.pci_bus_id, gpu.numa_node))
             for gpu in found.gpus
         )
         joins = any(gpu.nvlink is not None for gpu in gpus)
-        return msgspec.structs.replace(found, gpus=gpus), imex(self.here) if joins else None
+        return msgspec.structs.replace(found, gpus=gpus), imex(self.host) if joins else None
 
     def gpu_used_mb(self) -> dict[str, int]:
         """GPU UUID to the memory used on it, by whomever, as far as it was measured within the last minute."""
@@ -265,7 +265,7 @@ class Hardware:
     def _look_at_samples(self) -> tuple[GpuSample, ...]:
         if self._gpus.latest() is None:
             return ()
-        for line in self.here.kernel_lines():
+        for line in self.host.kernel_lines():
             if (xid := xid_of(line)) is not None:
                 count = self._xids[xid.bus].count if xid.bus in self._xids else 0
                 self._xids[xid.bus] = Xids(count + 1, xid.number, xid.text, datetime.now(UTC))

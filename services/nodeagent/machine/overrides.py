@@ -40,11 +40,11 @@ _MAX_BYTES = 16 * 1024
 _FIELDS = {field.name: field for field in msgspec.structs.fields(NodeAgentSettings)}
 
 
-class NotChanged(Exception):
+class InvalidOverride(Exception):
     """The sentence says which setting cannot be what, and why."""
 
 
-class Changes:
+class Overrides:
     """The file ``changed-settings.json`` of a data folder: setting to its value as JSON."""
 
     def __init__(self, data_dir: Path) -> None:
@@ -66,22 +66,22 @@ class Changes:
         for name, text in self.kept.items():
             try:
                 settings = msgspec.structs.replace(settings, **{name: _value(name, text)})
-            except NotChanged as why:
+            except InvalidOverride as why:
                 log.error("a changed setting is left out: %s", why)
         return settings
 
     def keep(self, changes: Mapping[str, str]) -> None:
-        """Check and keep changes, all or none. An empty text takes a change back. Raises NotChanged, OSError."""
+        """Check and keep changes, all or none. An empty text takes a change back. Raises InvalidOverride, OSError."""
         for name, text in changes.items():
             if name not in CHANGEABLE:
                 known = "it is set where the agent is started" if name in _FIELDS else "there is no such setting"
-                raise NotChanged(f"{name}: {known}; can be changed: {', '.join(CHANGEABLE)}")
+                raise InvalidOverride(f"{name}: {known}; can be changed: {', '.join(CHANGEABLE)}")
             if text:
                 _value(name, text)
         merged = {name: text for name, text in (self.kept | dict(changes)).items() if text}
         content = msgspec.json.encode(merged)
         if len(content) > _MAX_BYTES:
-            raise NotChanged(f"with this the changed settings take {len(content)} bytes; at most {_MAX_BYTES}")
+            raise InvalidOverride(f"with this the changed settings take {len(content)} bytes; at most {_MAX_BYTES}")
         durable.write(self._path, content)
         self.kept = merged
 
@@ -89,15 +89,15 @@ class Changes:
 def _value(name: str, text: str) -> Any:
     field = _FIELDS.get(name)
     if field is None or name not in CHANGEABLE:
-        raise NotChanged(f"{name}: there is no such setting")
+        raise InvalidOverride(f"{name}: there is no such setting")
     try:
         value = msgspec.json.decode(text.encode(), type=field.type)
     except msgspec.DecodeError as error:
-        raise NotChanged(f"{name}: {text} cannot be it: {expected(str(error), name)}") from None
+        raise InvalidOverride(f"{name}: {text} cannot be it: {expected(str(error), name)}") from None
     if name == "dcgm_exporter" and value is not None and not value.startswith(("http://", "https://")):
-        raise NotChanged(f"{name}: {value} is not the address of an exporter (http://host:port/metrics)")
+        raise InvalidOverride(f"{name}: {value} is not the address of an exporter (http://host:port/metrics)")
     if name in _BOUNDS:
         least, most, why = _BOUNDS[name]
         if not least <= value <= most:
-            raise NotChanged(f"{name}: {value:g} is not between {least:g} and {most:g}: {why}")
+            raise InvalidOverride(f"{name}: {value:g} is not between {least:g} and {most:g}: {why}")
     return value

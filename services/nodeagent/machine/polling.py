@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Background(Generic[T]):
+class Polling(Generic[T]):
     """Calls ``read`` every ``every_s`` seconds in a thread that dies with the process; keeps the last answer."""
 
     def __init__(self, name: str, read: Callable[[], T], every_s: float, after_s: float = 0.0) -> None:
@@ -64,7 +64,7 @@ class Background(Generic[T]):
             self._due.clear()
 
 
-class Inline(Generic[T]):
+class OnDemand(Generic[T]):
     """The same for facts that are at hand at once (a simulated machine's): read when asked for, without a thread."""
 
     def __init__(self, name: str, read: Callable[[], T], every_s: float, after_s: float = 0.0) -> None:

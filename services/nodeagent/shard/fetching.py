@@ -106,13 +106,13 @@ class Fetching:
         self._quiet = asyncio.Event()
         """Nothing is being removed."""
         self._quiet.set()
-        self.here: tuple[WeightsHere, ...] = ()
+        self.complete: tuple[WeightsHere, ...] = ()
         """Versions that are here as a whole."""
 
     async def look(self) -> None:
         """See what an earlier agent left, and finish what it was removing."""
         await asyncio.to_thread(self._store.finish_removals, frozenset[str]())
-        self.here = await asyncio.to_thread(self._store.here)
+        self.complete = await asyncio.to_thread(self._store.complete)
 
     async def listed(self, weights: WeightsWanted) -> WeightsWanted:
         """Weights from a hub with their files and sums: as an earlier agent learned them, or asked there until it
@@ -170,7 +170,7 @@ class Fetching:
                 *(self._file(file, self._origins(weights), advanced, pickles_allowed) for file in files.values())
             )
             folder = await self._in_thread(self._store.link, weights)
-            self.here = await asyncio.to_thread(self._store.here)
+            self.complete = await asyncio.to_thread(self._store.complete)
         except OSError as error:
             raise Rejected(
                 f"the weights could not be written to {error.filename or 'the disk'}: {error.strerror}"
@@ -193,7 +193,7 @@ class Fetching:
             name, version, running=_named(running), wanted=_named(wanted), fetching=self._under_way
         )
         if refusal is None and not self.holds(name, version):
-            there = ", ".join(one.weights for one in self.here) or "none"
+            there = ", ".join(one.weights for one in self.complete) or "none"
             return f"there are no weights {name}@{version} on this machine; there are: {there}"
         return refusal
 
@@ -217,7 +217,7 @@ class Fetching:
         except OSError as error:
             raise Rejected(f"{error.filename or name} could not be removed: {error.strerror}") from None
         finally:
-            self.here = await asyncio.to_thread(self._store.here)
+            self.complete = await asyncio.to_thread(self._store.complete)
             self._quiet.set()
 
     def progress(self) -> dict[str, str]:
@@ -301,14 +301,14 @@ class Fetching:
         """Raises Rejected, with what takes the room."""
         full = self._store.room_for(more_bytes) if more_bytes else None
         if full is not None:
-            largest = sorted(self.here, key=lambda one: one.size_bytes, reverse=True)[:_NAMED]
+            largest = sorted(self.complete, key=lambda one: one.size_bytes, reverse=True)[:_NAMED]
             there = ", ".join(f"{one.weights} ({one.size_bytes // 2**20} MB)" for one in largest)
             raise Rejected(f"{full}; here are {there}: what nobody uses can be removed" if there else full)
 
     async def _from_any(
         self, job: _Job, part: download.Part, origins: tuple[Origin, ...], progress: Callable[[int], None]
     ) -> int:
-        await self._in_thread(part.take_up, progress, job.cancelled)
+        await self._in_thread(part.resume, progress, job.cancelled)
         without = 0
         mismatches = 0
         while True:

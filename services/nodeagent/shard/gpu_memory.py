@@ -56,7 +56,7 @@ async def until_held(
                 if uuid in holders and not ours & holders[uuid].keys():
                     # In a container the driver may name processes by numbers that mean nothing here: then what is
                     # used must have grown.
-                    grown = node.gpu_used_mb().get(uuid, 0) - used_before_mb.get(uuid, 0)
+                    grown = node.hardware.gpu_used_mb().get(uuid, 0) - used_before_mb.get(uuid, 0)
                     if uuid in used_before_mb and grown < _GROWS_MB:
                         without.append(uuid)
                 elif uuid in holders:

@@ -26,7 +26,7 @@ _APART_S = 6.0
 """Looks are two seconds apart and take two at most: what is longer the agent stood still."""
 
 
-class Vigil:
+class LivenessWatcher:
     """One engine's. ``readings`` are its figures as of the last look, None when it did not tell."""
 
     def __init__(self, wanted: ShardWanted, engine: Engine, client: EngineClient) -> None:

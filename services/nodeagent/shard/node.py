@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import msgspec
 
 from libs.bus import Bus
-from libs.events.machine import FabricPort, Gpu
+from libs.events.machine import Gpu
 from libs.events.shard import Phase
-from libs.events.views import ShardWanted
 from libs.runtime.secrets import SealingKey
 from services.nodeagent.adapters.disk.outbox import Outbox
 from services.nodeagent.adapters.disk.shard_files import ShardFiles
 from services.nodeagent.adapters.engine.process import Engines
 from services.nodeagent.core.engines import Engine
+from services.nodeagent.machine.hardware import Hardware
 
 from .fetching import Fetching
 
@@ -36,8 +36,6 @@ class Node(msgspec.Struct, kw_only=True):
     """What every shard of this machine works with."""
 
     machine_id: str
-    host: str
-    cpu_count: int
     agent_run: int
     """How often an agent has started on this data folder."""
     engines: dict[str, Engine]
@@ -47,21 +45,22 @@ class Node(msgspec.Struct, kw_only=True):
     outbox: Outbox
     processes: Engines
     fetching: Fetching
+    hardware: Hardware
     sealing_key: SealingKey
-    room: Callable[[ShardWanted], str | None]
-    """Why a shard does not fit now, or None."""
-    gpus: Callable[[], dict[str, Gpu]]
-    """The GPUs as they are now, by UUID."""
-    holders: Callable[[], dict[str, dict[int, int | None]]]
-    """GPU UUID to the processes that hold memory on it, MB each; a GPU that does not say is absent."""
-    gpu_used_mb: Callable[[], dict[str, int]]
-    """GPU UUID to the memory used on it, by whomever."""
-    ports: Callable[[], tuple[FabricPort, ...]]
     interface: str | None
-    """The network interface that holds ``host``."""
+    """The network interface that holds the machine's address."""
     stop_grace_s: float
     stuck_after_s: float
     device_locks: dict[str, asyncio.Lock] = {}
+
+    def gpus(self) -> dict[str, Gpu]:
+        """The GPUs as they are now, by UUID."""
+        return {gpu.uuid: gpu for gpu in self.hardware.gpus.gpus}
+
+    def holders(self) -> dict[str, dict[int, int | None]]:
+        """GPU UUID to the processes that hold memory on it, MB each; a GPU that does not say is absent. On invented
+        GPUs engines hold nothing."""
+        return {} if self.hardware.simulated else self.hardware.holders()
 
     @contextlib.asynccontextmanager
     async def devices(self, uuids: tuple[str, ...]) -> AsyncIterator[None]:

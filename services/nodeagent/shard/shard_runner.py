@@ -19,6 +19,7 @@ from libs.events.shard import (
     ShardStarting,
     ShardStopped,
 )
+from libs.events.views import ShardWanted
 from libs.runtime.secrets import BadSecret
 from libs.runtime.servers.ports import free_port
 from libs.tasks import end
@@ -33,12 +34,12 @@ from services.nodeagent.core.engines import (
     environment,
 )
 from services.nodeagent.core.shard import failure_causes
-from services.nodeagent.core.shard.offload import Layout, fell_back
+from services.nodeagent.core.shard.offload import Offload, fell_back
 from services.nodeagent.core.shard.record import ENDED, EngineProcess, ShardRecord
 
 from . import gpu_memory
 from .fetching import Fetched
-from .liveness import Vigil
+from .liveness import LivenessWatcher
 from .node import Failure, Node
 from .readiness import until_serving
 from .state import ShardState
@@ -67,11 +68,21 @@ _TAIL = 50
 """Output lines told when an engine failed."""
 
 
-class ShardLife(ShardState):
-    """Runs one shard. Its record is on disk before each step; ``changed`` is called whenever its phase changed."""
+class ShardRunner(ShardState):
+    """Runs one shard. Its record is on disk before each step.
 
-    def __init__(self, node: Node, record: ShardRecord, changed: Callable[[], None]) -> None:
+    ``changed`` is called whenever its phase changed; ``lacking`` says what this machine lacks for it now, or None.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        record: ShardRecord,
+        changed: Callable[[], None],
+        lacking: Callable[[ShardWanted], str | None],
+    ) -> None:
         super().__init__(node, record, changed)
+        self._lacking = lacking
         self._task: asyncio.Task[None] | None = None
         self._client: EngineClient | None = None
         self._engine: Engine | None = None
@@ -148,7 +159,7 @@ class ShardLife(ShardState):
             raise Failure("refused", f"the engine {wanted.engine} is not on this machine (there are: {there})")
         source, wanted = await listed(node, wanted)
         # What no room would help comes first.
-        refusal = engine.refusal(wanted, node.gpus()) or node.room(wanted)
+        refusal = engine.refusal(wanted, node.gpus()) or self._lacking(wanted)
         if refusal is not None:
             raise Failure("refused", refusal)
         key = self._key()
@@ -194,20 +205,20 @@ class ShardLife(ShardState):
 
     def _spawn(self, engine: Engine, key: str | None, weights: str | None, loras: tuple[Lora, ...]) -> None:
         node, wanted = self._node, self.wanted
-        host = node.host
+        host = node.hardware.address
         port = free_port(host)
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         place = Place(
             host=host,
             port=port,
             weights=weights,
-            cpu_count=node.cpu_count,
+            cpu_count=node.hardware.cpu_count,
             interface=node.interface,
-            ports=node.ports(),
+            ports=node.hardware.ports,
             loras=loras,
         )
         command = engine.command(wanted, place)
-        self._used_before_mb = node.gpu_used_mb()
+        self._used_before_mb = node.hardware.gpu_used_mb()
         # On disk before it runs: whatever carries the mark from now on belongs to this shard.
         self._write(phase="spawning", command=tuple(command), url=url, spawned_at=datetime.now(UTC))
         try:
@@ -239,31 +250,31 @@ class ShardLife(ShardState):
         spawned = self.record.spawned_at or datetime.now(UTC)
         # A start script may have become the engine by now: what it is called is what an adopter will find.
         named = processes.describe(process.pid) or process
-        layout = self._layout()
+        offload = self._offload()
         self._report(
             ShardReady,
             pid=process.pid,
             url=self.record.url,
-            backend=layout.backend,
-            gpu_layers=layout.gpu_layers,
-            layers=layout.layers,
+            backend=offload.backend,
+            gpu_layers=offload.gpu_layers,
+            layers=offload.layers,
             loaded_ms=int((datetime.now(UTC) - spawned).total_seconds() * 1000),
             engine=self.wanted.engine,
             engine_version=self._node.versions.get(self.wanted.engine, ""),
             gpu_memory_mb=held,
         )
-        self._write(phase="ready", process=named, layout=layout)
+        self._write(phase="ready", process=named, offload=offload)
         self.ready = True
 
-    def _layout(self) -> Layout:
+    def _offload(self) -> Offload:
         """Where the engine computes. Raises Failure when it should not compute there."""
         assert self._engine is not None
         output = self._node.files.output(self.wanted.shard_id)
-        layout = self._engine.layout(last_lines(output, _LOADING))
-        sentence = fell_back(layout, len(self.wanted.devices))
+        offload = self._engine.offload(last_lines(output, _LOADING))
+        sentence = fell_back(offload, len(self.wanted.devices))
         if sentence is not None:
             raise Failure("loading", sentence)
-        return layout
+        return offload
 
     def _raise_if_dead(self, process: EngineProcess, phase: Phase, when: str) -> None:
         if self._node.processes.running(process):
@@ -310,28 +321,28 @@ class ShardLife(ShardState):
         assert client is not None
         assert engine is not None
         assert process is not None
-        self._vigil = vigil = Vigil(self.wanted, engine, client)
+        self._watcher = watcher = LivenessWatcher(self.wanted, engine, client)
         due = time.monotonic()
         renewing_at: float | None = None
         while True:
             self._raise_if_dead(process, "ready", "while serving")
             if time.monotonic() >= due:
                 due = time.monotonic() + _PROBE_S
-                sentence = await self._seen(vigil)
+                sentence = await self._seen(watcher)
                 if sentence is not None:
                     raise Failure("ready", sentence)
-                if self._draining and vigil.idle_s() >= _DRAINED_AFTER_S:
+                if self._draining and watcher.idle_s() >= _DRAINED_AFTER_S:
                     return self.stop("drained: no request is left")
                 if self.record.renewal != self.record.renewed:
                     renewing_at = renewing_at or time.monotonic() + _RENEWED_AFTER_S
-                    if vigil.idle_s() >= _DRAINED_AFTER_S or time.monotonic() >= renewing_at:
+                    if watcher.idle_s() >= _DRAINED_AFTER_S or time.monotonic() >= renewing_at:
                         return self._renew()
             await asyncio.sleep(_LOOK_S)
 
-    async def _seen(self, vigil: Vigil) -> str | None:
+    async def _seen(self, watcher: LivenessWatcher) -> str | None:
         """What is wrong with the engine, or None. A look that fails is the agent's fault and ends no engine."""
         try:
-            return await vigil.look(self.usage, self._node.stuck_after_s)
+            return await watcher.look(self.usage, self._node.stuck_after_s)
         except Exception:
             log.exception("shard %s could not be looked at", self.wanted.shard_id)
             return None

@@ -17,7 +17,7 @@ from services.nodeagent.core.shard.engine_metrics import Readings
 from services.nodeagent.core.shard.record import ENDED, PHASES, ShardRecord
 from services.nodeagent.core.shard.weights import used_by
 
-from .liveness import Vigil
+from .liveness import LivenessWatcher
 from .node import Node
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class ShardState:
     def __init__(self, node: Node, record: ShardRecord, changed: Callable[[], None]) -> None:
         self._node = node
         self._changed = changed
-        self._vigil: Vigil | None = None
+        self._watcher: LivenessWatcher | None = None
         self.record = record
         self.usage: Usage | None = None
         self.cpu_cores: float | None = None
@@ -56,7 +56,7 @@ class ShardState:
         if self.record.phase == "fetching":
             under_way = (self._node.fetching.standing(weights) for weights in used_by(self.wanted))
             standing = next((one for one in under_way if one is not None), None)
-        readings = (self._vigil.readings if self._vigil else None) or Readings()
+        readings = (self._watcher.readings if self._watcher else None) or Readings()
         return ShardSample(
             shard_id=self.wanted.shard_id,
             rss_mb=usage.rss_mb if usage else None,

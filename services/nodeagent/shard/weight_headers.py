@@ -37,36 +37,32 @@ class AtHub:
         return self._repository.head(name, size)
 
 
-class Headers:
-    """Answers questions about them."""
+async def answer(hub: Hub, question: AskHeaders) -> HeadersAnswer:
+    """Raises Refused with what keeps the headers from being read here."""
+    source = question.source
+    wrong = source_problem(source) or ("the library keeps them" if of_library(source) else None)
+    if wrong is not None:
+        raise Refused.one("source", wrong)
+    try:
+        return HeadersAnswer(headers=await asyncio.to_thread(_read, hub, source))
+    except (Rejected, MirrorFailed, Unreadable) as error:
+        raise Refused.one("source", str(error)) from None
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
 
-    async def answer(self, question: AskHeaders) -> HeadersAnswer:
-        """Raises Refused with what keeps them from being read here."""
-        source = question.source
-        wrong = source_problem(source) or ("the library keeps them" if of_library(source) else None)
-        if wrong is not None:
-            raise Refused.one("source", wrong)
-        try:
-            return HeadersAnswer(headers=await asyncio.to_thread(self._read, source))
-        except (Rejected, MirrorFailed, Unreadable) as error:
-            raise Refused.one("source", str(error)) from None
+def _read(hub: Hub, source: str) -> ModelHeaders:
+    name, files = _files(hub, source)
+    models = read(name, files)
+    if len(models) != 1:
+        names = ", ".join(model.facts.name for model in models)
+        raise Unreadable(f"{source} holds {len(models)} models: {names}")
+    return models[0].facts
 
-    def _read(self, source: str) -> ModelHeaders:
-        name, files = self._files(source)
-        models = read(name, files)
-        if len(models) != 1:
-            found = ", ".join(model.facts.name for model in models)
-            raise Unreadable(f"{source} holds {len(models)} models: {found}")
-        return models[0].facts
 
-    def _files(self, source: str) -> tuple[str, Files]:
-        if on_machines(source):
-            path = Path(path_of(source))
-            folder, files = local.look(path, pickles_allowed=True)
-            return path.stem, Folder(folder / files[0].path if path.is_file() else folder)
-        found = hub_source(source)
-        assert found is not None
-        return found.repository, AtHub(Repository(self._hub, found))
+def _files(hub: Hub, source: str) -> tuple[str, Files]:
+    if on_machines(source):
+        path = Path(path_of(source))
+        folder, files = local.look(path, pickles_allowed=True)
+        return path.stem, Folder(folder / files[0].path if path.is_file() else folder)
+    commit = hub_source(source)
+    assert commit is not None
+    return commit.repository, AtHub(Repository(hub, commit))

@@ -38,7 +38,7 @@ class Description(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Described:
-    """Surroundings made of a description."""
+    """HostAccess made of a description."""
 
     def __init__(self, description: Description) -> None:
         self.description = description

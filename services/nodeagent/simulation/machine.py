@@ -10,7 +10,7 @@ from libs.events.machine import FabricPort
 from services.nodeagent.adapters.gpu.nvml import NVIDIA, Gpus
 from services.nodeagent.adapters.gpu.nvml_cards import PCI
 from services.nodeagent.adapters.host.fabric import ROOT
-from services.nodeagent.adapters.host.host_access import Surroundings
+from services.nodeagent.adapters.host.host_access import HostAccess
 
 from .faults import apply
 from .host_access import Described, Description, Said
@@ -38,7 +38,7 @@ class Invented:
             state = f"LoadState=loaded\nActiveState={machine.imex}\n"
             self.description.commands["systemctl show --property=LoadState,ActiveState nvidia-imex"] = Said(out=state)
             self.description.files["/dev/nvidia-caps-imex-channels/channel0"] = ""
-        self.here: Surroundings = Described(self.description)
+        self.host: HostAccess = Described(self.description)
         self._begun = time.monotonic()
         self._due: list[SimulatedFault] = sorted(machine.faults, key=lambda fault: fault.after_s)
 

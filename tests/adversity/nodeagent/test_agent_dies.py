@@ -11,12 +11,12 @@ from libs.events.machine import MachineRegistered
 from libs.events.shard import ShardAdopted, ShardFailed, ShardReady, ShardStopped
 from libs.testing.waiting import eventually
 from services.nodeagent.adapters.disk.lock import FolderInUse
-from services.nodeagent.app import stop_all
+from services.nodeagent.stop_all import stop_all
 from tests.integration.nodeagent.box import Box, alive, signal_process
 from tests.unit.nodeagent.wanted import shard
 
 AFTER_WRITING = """
-from services.nodeagent.adapters.shard_files import ShardFiles
+from services.nodeagent.adapters.disk.shard_files import ShardFiles
 write = ShardFiles.write
 def dying(self, record):
     write(self, record)
@@ -25,7 +25,7 @@ def dying(self, record):
 ShardFiles.write = dying
 """
 BETWEEN_START_AND_NOTE = """
-from services.nodeagent.adapters.process import Engines
+from services.nodeagent.adapters.engine.process import Engines
 start = Engines.start
 def dying(self, *arguments):
     start(self, *arguments)
@@ -34,7 +34,7 @@ Engines.start = dying
 """
 BEFORE_NOTING_READY = """
 from libs.events.shard import ShardReady
-from services.nodeagent.adapters.outbox import Outbox
+from services.nodeagent.adapters.disk.outbox import Outbox
 put = Outbox.put
 def dying(self, event, cause):
     put(self, event, cause)
@@ -43,7 +43,7 @@ def dying(self, event, cause):
 Outbox.put = dying
 """
 BEFORE_WRITING = """
-from services.nodeagent.adapters.shard_files import ShardFiles
+from services.nodeagent.adapters.disk.shard_files import ShardFiles
 write = ShardFiles.write
 def dying(self, record):
     if record.phase == {phase!r}:
@@ -53,7 +53,7 @@ ShardFiles.write = dying
 """
 AFTER_REPORTING = """
 from libs.events import shard
-from services.nodeagent.adapters.outbox import Outbox
+from services.nodeagent.adapters.disk.outbox import Outbox
 put = Outbox.put
 def dying(self, event, cause):
     put(self, event, cause)
@@ -62,7 +62,7 @@ def dying(self, event, cause):
 Outbox.put = dying
 """
 AFTER_ASKING = """
-from services.nodeagent.adapters.engine import EngineClient
+from services.nodeagent.adapters.engine.client import EngineClient
 ask = EngineClient.{what}
 async def dying(self, *arguments):
     answer = await ask(self, *arguments)
@@ -72,8 +72,8 @@ async def dying(self, *arguments):
 EngineClient.{what} = dying
 """
 CHOOSING_A_PORT = """
-from services.nodeagent import life
-life.free_port = lambda host: die()
+from services.nodeagent.shard import shard_runner
+shard_runner.free_port = lambda host: die()
 """
 DEATHS = {
     "before it is noted": BEFORE_WRITING.format(phase="accepted"),

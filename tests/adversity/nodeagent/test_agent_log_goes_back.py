@@ -20,7 +20,7 @@ from tests.unit.nodeagent.wanted import shard
 
 LOOKS_OFTEN = """
 from libs.bus import remembered
-from services.nodeagent.adapters import outbox
+from services.nodeagent.adapters.disk import outbox
 outbox.LOOK_EVERY_S, remembered.LOOK_AGAIN_S = 0.2, 0.1
 """
 

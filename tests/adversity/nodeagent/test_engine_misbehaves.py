@@ -107,7 +107,7 @@ async def test_credentials_of_the_agent_do_not_reach_an_engine(tmp_path: Path, m
 
 async def test_a_full_disk_keeps_no_engine_running(box: Box) -> None:
     box.start_agent("""
-from services.nodeagent.adapters import durable
+from services.nodeagent.adapters.disk import durable
 write = durable.write
 def full(path, content, mode=0o600):
     if b'"phase":"stopping"' in content:
@@ -193,9 +193,9 @@ async def test_weights_that_do_not_come_fail_after_the_deadline(box: Box) -> Non
 async def test_a_port_that_another_program_took_is_given_up_for_another(box: Box, sim_engine: SimEngine) -> None:
     # The other one answers like ours would: without a key, under the same name.
     taken = f"""
-from services.nodeagent import life
-free, ports = life.free_port, [{sim_engine.port}]
-life.free_port = lambda host: ports.pop() if ports else free(host)
+from services.nodeagent.shard import shard_runner
+free, ports = shard_runner.free_port, [{sim_engine.port}]
+shard_runner.free_port = lambda host: ports.pop() if ports else free(host)
 """
     box.start_agent(taken)
     await box.want(shard(served_name="sim"))
@@ -207,9 +207,9 @@ life.free_port = lambda host: ports.pop() if ports else free(host)
 
 async def test_a_full_disk_hides_no_death(box: Box) -> None:
     full = """
-from services.nodeagent import life
-from services.nodeagent.adapters.shard_files import ShardFiles
-life._RETRY_S = 0.05
+from services.nodeagent.shard import shard_runner
+from services.nodeagent.adapters.disk.shard_files import ShardFiles
+shard_runner._RETRY_S = 0.05
 write, refusals = ShardFiles.write, []
 def sometimes(self, record):
     if record.phase == "failed" and len(refusals) < 3:

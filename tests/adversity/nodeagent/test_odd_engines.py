@@ -97,10 +97,11 @@ async def test_a_deadlock_behind_good_health_is_found(box: Box, mirror: FileServ
     wanted = msgspec.structs.replace(odd(box, mirror, "deadlocks", tmp_path), devices=("GPU-a",))
     box.settings = msgspec.structs.replace(box.settings, stuck_after_s=1.0)
     card = """
-from services.nodeagent import hardware, life
+from services.nodeagent.machine import hardware
+from services.nodeagent.shard import shard_runner
 from services.nodeagent.simulation.nvml import Card, Library
-from services.nodeagent.simulation.surroundings import Described, Description
-life._PROBE_S = 0.1
+from services.nodeagent.simulation.host_access import Described, Description
+shard_runner._PROBE_S = 0.1
 card = Card(name="NVIDIA L4", uuid="GPU-a", memory_mb=23034, processes=None)
 hardware.ThisMachine = lambda: Described(Description(nvml=Library(cards=[card])))
 """
@@ -113,9 +114,10 @@ hardware.ThisMachine = lambda: Described(Description(nvml=Library(cards=[card]))
 
 
 EIGHT_CARDS = f"""
-from services.nodeagent import gpu_memory, hardware
-from services.nodeagent.adapters import process
-from services.nodeagent.simulation.surroundings import Described, Description
+from services.nodeagent.machine import hardware
+from services.nodeagent.shard import gpu_memory
+from services.nodeagent.adapters.engine import process
+from services.nodeagent.simulation.host_access import Described, Description
 gpu_memory._HOLDS_AFTER_S = 0.5
 described = msgspec.json.decode(Path({str(FOLDER / "h100-sxm-8.json")!r}).read_bytes(), type=Description)
 hardware.ThisMachine = lambda: Described(described)
@@ -145,12 +147,12 @@ async def test_an_engine_that_fell_back_to_the_cpu_is_not_ready(box: Box) -> Non
 
 async def test_processes_named_by_numbers_of_another_container_are_no_proof(box: Box) -> None:
     grows = """
-from services.nodeagent.life import ShardLife
-spawn = ShardLife._spawn
+from services.nodeagent.shard.shard_runner import ShardRunner
+spawn = ShardRunner._spawn
 def then_grow(self, *arguments):
     spawn(self, *arguments)
     described.nvml.cards[1].memory_used_mb += 5000
-ShardLife._spawn = then_grow
+ShardRunner._spawn = then_grow
 """
     box.start_agent(EIGHT_CARDS + HELD + grows)
     machine = await box.next(MachineRegistered)
@@ -183,7 +185,7 @@ async def test_starts_on_one_card_wait_for_each_other(box: Box) -> None:
 
 
 async def test_a_rank_without_a_door_is_ready_when_it_runs(box: Box) -> None:
-    box.start_agent("from services.nodeagent import gpu_memory\ngpu_memory.RANK_SETTLES_S = 0.3")
+    box.start_agent("from services.nodeagent.shard import gpu_memory\ngpu_memory.RANK_SETTLES_S = 0.3")
     await box.want(shard("r-1-1", rank=1, ranks=2, leader_address="127.0.0.1", leader_port=1, args=("--load-s", "600")))
     ready = await box.next(ShardReady)
     assert ready.loaded_ms < 5000

@@ -32,7 +32,7 @@ CHILD = """
 import asyncio, sys, msgspec
 from pathlib import Path
 from libs.events.views import WeightsWanted
-from services.nodeagent.fetching import Fetching
+from services.nodeagent.shard.fetching import Fetching
 asyncio.run(Fetching(Path(sys.argv[1])).ensure(msgspec.json.decode(sys.argv[2], type=WeightsWanted), lambda: None))
 """
 MB = 2**20

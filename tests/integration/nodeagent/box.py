@@ -19,9 +19,9 @@ from libs.events.views import Desired, ErrandWanted, ShardWanted
 from libs.testing.waiting import eventually
 from services.nodeagent.adapters.disk.shard_files import ShardFiles
 from services.nodeagent.adapters.engine import process as processes
-from services.nodeagent.app import stop_all
 from services.nodeagent.core.shard.record import ShardRecord
 from services.nodeagent.settings import NodeAgentSettings
+from services.nodeagent.stop_all import stop_all
 
 E = TypeVar("E", bound=Event)
 

@@ -173,8 +173,8 @@ async def test_a_start_without_progress_ends(box: Box) -> None:
 
 
 QUICK = """
-from services.nodeagent import life
-life._PROBE_S, life._DRAINED_AFTER_S = 0.1, 0.5
+from services.nodeagent.shard import shard_runner
+shard_runner._PROBE_S, shard_runner._DRAINED_AFTER_S = 0.1, 0.5
 """
 
 

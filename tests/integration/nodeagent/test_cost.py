@@ -16,8 +16,8 @@ from tests.unit.nodeagent.machines import FOLDER
 from .box import Box
 
 ON_EIGHT_CARDS = f"""
-from services.nodeagent import hardware
-from services.nodeagent.simulation.surroundings import Described, Description
+from services.nodeagent.machine import hardware
+from services.nodeagent.simulation.host_access import Described, Description
 described = msgspec.json.decode(Path({str(FOLDER / "h100-sxm-8.json")!r}).read_bytes(), type=Description)
 described.nvml.latency_us = 100
 hardware.ThisMachine = lambda: Described(described)

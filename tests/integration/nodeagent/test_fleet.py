@@ -25,10 +25,10 @@ from libs.fit import hosts_of
 from libs.testing.nats import NatsServer
 from libs.testing.waiting import eventually
 from services.nodeagent import fleet
-from services.nodeagent.app import stop_all
 from services.nodeagent.machine import hardware
 from services.nodeagent.settings import NodeAgentSettings
 from services.nodeagent.simulation.settings import SimulatedFabric, SimulatedFault, SimulatedGpus, SimulatedMachine
+from services.nodeagent.stop_all import stop_all
 from services.scheduler.core.state.fabrics import Fabrics
 from tests.unit.nodeagent.wanted import desired, shard
 

@@ -86,7 +86,7 @@ async def test_safetensors_and_what_describes_them_come_and_stay(
     assert names(fetched.folder) == {"config.json", "sub/tokenizer.model", "model.safetensors"}
     assert (fetched.folder / "model.safetensors").read_bytes() == TENSORS
     assert fetched.fetched_bytes == hub.storage.sent_bytes == len(TENSORS)
-    (here,) = fetching.here
+    (here,) = fetching.complete
     assert here.weights == f"HF--acme--tiny@{COMMIT}"
     assert here.size_bytes == len(TENSORS) + len(b'{"model_type": "tiny"}pieces')
 
@@ -145,7 +145,7 @@ async def test_a_flipped_byte_is_found_deleted_and_both_sums_named(
     assert published in str(rejected.value)
     assert file_of(bytes(flipped)).sha256 in str(rejected.value)
     assert not (tmp_path / "weights" / "content" / published).exists()
-    assert fetching.here == ()
+    assert fetching.complete == ()
 
 
 async def test_a_small_file_is_held_against_gits_sum(fetching: Fetching, hub: HubServer, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ async def test_it_is_removed_like_any_copy_and_listed_anew(fetching: Fetching, h
     )
     assert await fetching.remove(wanted.name, wanted.version, {}, {}) > len(TENSORS)
     assert list((tmp_path / "weights" / "listings").iterdir()) == []
-    assert fetching.here == ()
+    assert fetching.complete == ()
     assert (await brought(fetching, wanted)).fetched_bytes == len(TENSORS)
 
 

@@ -74,7 +74,7 @@ import pytest
 from libs.events.commands import DefineModel
 from libs.events.model import ModelSpec, Profile
 from libs.events.shard import ShardReady
-from services.nodeagent.app import Shared
+from services.nodeagent.agent import Shared
 from services.nodeagent.machine.discovery import engines
 from services.nodeagent.questions import AgentLines
 from services.nodeagent.settings import NodeAgentSettings

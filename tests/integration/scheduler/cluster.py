@@ -27,12 +27,13 @@ from libs.events.usage import GatewayRates, RequestRecord, UsageBatch
 from libs.events.views import Endpoint, Route
 from libs.testing import eventually
 from libs.testing.nats import NatsServer
-from services.nodeagent.app import NodeAgent, Shared, stop_all
+from services.nodeagent.agent import NodeAgent, Shared
 from services.nodeagent.fleet import of_machine
 from services.nodeagent.machine.discovery import engines
 from services.nodeagent.questions import AgentLines
 from services.nodeagent.settings import NodeAgentSettings
 from services.nodeagent.simulation.settings import FleetMachine, SimulatedFabric, SimulatedFault, SimulatedGpus
+from services.nodeagent.stop_all import stop_all
 from services.scheduler.core.state.evolve import evolve
 from services.scheduler.core.state.state import State
 
@@ -112,11 +113,11 @@ class Machine:
         """Shard to the process of its engine, of those that run."""
         assert self.agent is not None
         assert self.agent._supervisor is not None
-        lives = self.agent._supervisor.lives.values()
+        runners = self.agent._supervisor.runners.values()
         return {
-            life.wanted.shard_id: life.record.process.pid
-            for life in lives
-            if not life.ended and life.record.process is not None
+            runner.wanted.shard_id: runner.record.process.pid
+            for runner in runners
+            if not runner.ended and runner.record.process is not None
         }
 
     def kill(self, shard_id: str) -> None:

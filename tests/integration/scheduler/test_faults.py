@@ -23,7 +23,7 @@ from libs.events.replica import (
 from libs.events.shard import ShardAdopted, ShardFailed, ShardReady, ShardStopped
 from libs.events.views import Desired
 from libs.testing import eventually
-from services.nodeagent.app import stop_all
+from services.nodeagent.stop_all import stop_all
 from tests.unit.nodeagent.wanted import desired, shard
 from tests.unit.scheduler.harness import cpu_profile, gpu_profile, model_spec
 

@@ -22,13 +22,13 @@ class DataFolder:
         self._descriptor: int | None = None
 
     def __enter__(self) -> DataFolder:
-        self.take()
+        self.acquire()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Raises FolderInUse naming the process that has it."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(self.path / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)

@@ -9,7 +9,7 @@ import msgspec
 
 from libs.events.machine import Gpu
 from services.nodeagent.adapters.disk import durable
-from services.nodeagent.adapters.host.host_access import NotThere, Surroundings, TookTooLong
+from services.nodeagent.adapters.host.host_access import HostAccess, NotThere, TookTooLong
 
 from . import smi
 from .nvml_cards import (
@@ -48,8 +48,8 @@ class _Known(msgspec.Struct, frozen=True):
 class Nvml:
     """Reads the GPUs. When the driver fails, the last known list stays, marked as unverified with the reason."""
 
-    def __init__(self, here: Surroundings, memory: Path | None) -> None:
-        self.here = here
+    def __init__(self, host: HostAccess, memory: Path | None) -> None:
+        self.host = host
         self._memory = memory
         """File that keeps the last list the driver gave; None: it is kept for as long as the process lives."""
         self._last = _Known(())
@@ -63,7 +63,7 @@ class Nvml:
     def look(self) -> Gpus:
         """Every GPU, or why there is none. Never raises."""
         try:
-            self.library = nvml = self.here.nvml()
+            self.library = nvml = self.host.nvml()
         except NotThere as missing:
             return self._without_library(str(missing))
         try:
@@ -80,7 +80,7 @@ class Nvml:
         for index in range(count):
             before = dict(handles)
             try:
-                gpus += card(nvml, self.here, index, handles)
+                gpus += card(nvml, self.host, index, handles)
             except nvml.NVMLError as error:
                 handles = before
                 silent.append(f"GPU {index} does not answer ({error})")
@@ -123,7 +123,7 @@ class Nvml:
         answered = {gpu.pci_bus_id for gpu in gpus}
         if gpus and not any(answered):
             return []  # the driver does not say which is which
-        return [bus_id for bus_id in cards_on_the_bus(self.here) if bus_id not in answered]
+        return [bus_id for bus_id in cards_on_the_bus(self.host) if bus_id not in answered]
 
     def _failed(self, nvml: Any, error: Any) -> Gpus:
         self.handles = {}
@@ -145,14 +145,14 @@ class Nvml:
         """No NVML: ``nvidia-smi`` may be there all the same, from a driver that is not on the library path."""
         self.handles = {}
         try:
-            found = smi.look(self.here)
+            found = smi.look(self.host)
         except (NotThere, TookTooLong):
             found = None
         except smi.Failed as error:
             return self.last_known(f"nvidia-smi failed: {error}")
         if found is not None:
             return self._answered(list(found.gpus), [], found.driver, found.cuda, "nvidia-smi")
-        cards = cards_on_the_bus(self.here)
+        cards = cards_on_the_bus(self.host)
         known = self._known()
         if known.gpus:
             reason = f"{reason}, and it was here before"
@@ -189,13 +189,13 @@ class Nvml:
             return
 
 
-def cards_on_the_bus(here: Surroundings) -> list[str]:
+def cards_on_the_bus(host: HostAccess) -> list[str]:
     """Bus ids of NVIDIA's cards as the kernel finds them, whatever the driver does."""
     return [
         bus_id
-        for bus_id in here.names(PCI)
-        if here.text(f"{PCI}/{bus_id}/vendor") == NVIDIA
-        and (here.text(f"{PCI}/{bus_id}/class") or "").startswith(_DISPLAY)
+        for bus_id in host.names(PCI)
+        if host.text(f"{PCI}/{bus_id}/vendor") == NVIDIA
+        and (host.text(f"{PCI}/{bus_id}/class") or "").startswith(_DISPLAY)
     ]
 
 

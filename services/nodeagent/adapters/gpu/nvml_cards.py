@@ -14,7 +14,7 @@ from libs.events.machine import (
     NvlinkFabric,
     PcieLink,
 )
-from services.nodeagent.adapters.host.host_access import Surroundings
+from services.nodeagent.adapters.host.host_access import HostAccess
 from services.nodeagent.core.machine.cards import MIG_EMPTY, ZEROS, nvlink_domain
 from services.nodeagent.core.machine.hardware import gpu_class, main_memory
 from services.nodeagent.core.machine.mig import carved
@@ -47,11 +47,11 @@ def text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def card(nvml: Any, here: Surroundings, index: int, handles: dict[str, Handle]) -> list[Gpu]:
+def card(nvml: Any, host: HostAccess, index: int, handles: dict[str, Handle]) -> list[Gpu]:
     """One card, or the instances it is carved into; adds their handles. Raises NVMLError when it does not answer."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     name = text(nvml.nvmlDeviceGetName(handle))
-    total_mb, unified = _memory(nvml, here, handle)
+    total_mb, unified = _memory(nvml, host, handle)
     bus = asked(nvml, "nvmlDeviceGetPciInfo", handle)
     bus_id = kernel_bus_id(text(bus.busId)) if bus is not None else None
     capability = asked(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
@@ -66,10 +66,10 @@ def card(nvml: Any, here: Surroundings, index: int, handles: dict[str, Handle]) 
         unified_memory=unified,
         compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
         pci_bus_id=bus_id,
-        numa_node=numa_node(here, bus_id),
+        numa_node=numa_node(host, bus_id),
         nvlink=fabric,
         nvlink_domain=nvlink_domain(fabric.cluster_uuid, fabric.clique, fabric.state) if fabric else None,
-        pcie=_pcie(nvml, here, handle, bus_id),
+        pcie=_pcie(nvml, host, handle, bus_id),
         ecc_enabled=bool(ecc[0]) if ecc else None,
         power_limit_watts=_watts(asked(nvml, "nvmlDeviceGetPowerManagementLimit", handle)),
         power_default_watts=_watts(asked(nvml, "nvmlDeviceGetPowerManagementDefaultLimit", handle)),
@@ -86,14 +86,14 @@ def card(nvml: Any, here: Surroundings, index: int, handles: dict[str, Handle]) 
     return found or [msgspec.structs.replace(whole, problems=(MIG_EMPTY,))]
 
 
-def _memory(nvml: Any, here: Surroundings, handle: Any) -> tuple[int, bool]:
+def _memory(nvml: Any, host: HostAccess, handle: Any) -> tuple[int, bool]:
     """MB of a card, and whether they are the machine's own: such a card (GB10, Jetson) says it has none. Raises
     NVMLError.
     """
     try:
         return nvml.nvmlDeviceGetMemoryInfo(handle).total // 2**20, False
     except nvml.NVMLError_NotSupported:
-        memory = main_memory(here.text("/proc/meminfo") or "")
+        memory = main_memory(host.text("/proc/meminfo") or "")
         if memory is None:
             raise
         return memory.total_mb, True
@@ -160,9 +160,9 @@ def _fabric(nvml: Any, handle: Any) -> NvlinkFabric | None:
     )
 
 
-def _pcie(nvml: Any, here: Surroundings, handle: Any, bus_id: str | None) -> PcieLink | None:
+def _pcie(nvml: Any, host: HostAccess, handle: Any, bus_id: str | None) -> PcieLink | None:
     return kernels_link(
-        here,
+        host,
         bus_id,
         PcieLink(
             generation=asked(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
@@ -173,16 +173,16 @@ def _pcie(nvml: Any, here: Surroundings, handle: Any, bus_id: str | None) -> Pci
     )
 
 
-def kernels_link(here: Surroundings, bus_id: str | None, link: PcieLink) -> PcieLink | None:
+def kernels_link(host: HostAccess, bus_id: str | None, link: PcieLink) -> PcieLink | None:
     """``link`` with what the kernel knows better: the driver calls "max" what card and slot allow together, so a
     card of 16 lanes in a slot of 8 reads 8 of 8 there."""
     if bus_id is not None:
         folder = f"{PCI}/{bus_id}"
         link = PcieLink(
             generation=link.generation,
-            card_generation=link.card_generation or generation_of(here.text(f"{folder}/max_link_speed")),
-            lanes=_whole(here.text(f"{folder}/current_link_width")) or link.lanes,
-            card_lanes=_whole(here.text(f"{folder}/max_link_width")) or link.card_lanes,
+            card_generation=link.card_generation or generation_of(host.text(f"{folder}/max_link_speed")),
+            lanes=_whole(host.text(f"{folder}/current_link_width")) or link.lanes,
+            card_lanes=_whole(host.text(f"{folder}/max_link_width")) or link.card_lanes,
         )
     return None if link == PcieLink() else link
 
@@ -192,8 +192,8 @@ def _whole(said: str | None) -> int | None:
     return int(said) if said is not None and said.isdigit() and 0 < int(said) <= 32 else None
 
 
-def numa_node(here: Surroundings, bus_id: str | None) -> int | None:
-    said = here.text(f"{PCI}/{bus_id}/numa_node") if bus_id is not None else None
+def numa_node(host: HostAccess, bus_id: str | None) -> int | None:
+    said = host.text(f"{PCI}/{bus_id}/numa_node") if bus_id is not None else None
     return int(said) if said is not None and said.isdigit() else None  # -1: the machine has only one
 
 

@@ -111,7 +111,7 @@ class Sampler:
         memory = asked(nvml, "nvmlDeviceGetMemoryInfo", handle.own)
         used_mb = memory.used // 2**20 if memory is not None else None
         if uuid in self._nvml.unified:
-            main = main_memory(self._nvml.here.text("/proc/meminfo") or "")
+            main = main_memory(self._nvml.host.text("/proc/meminfo") or "")
             used_mb = main.used_mb if main is not None else None
         # No driver measures utilisation of an instance; heat, power and clocks are the whole card's.
         use = None if handle.instance else asked(nvml, "nvmlDeviceGetUtilizationRates", handle.own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from libs.events.machine import Gpu, PcieLink
-from services.nodeagent.adapters.host.host_access import NotThere, Surroundings, TookTooLong
+from services.nodeagent.adapters.host.host_access import HostAccess, NotThere, TookTooLong
 from services.nodeagent.core.machine import smi as read
 from services.nodeagent.core.machine.hardware import main_memory
 
@@ -25,39 +25,39 @@ class Found(msgspec.Struct, frozen=True):
     cuda: str | None
 
 
-def look(here: Surroundings) -> Found:
+def look(host: HostAccess) -> Found:
     """The cards. Raises NotThere, TookTooLong, Failed."""
-    listed = _listed(here)
+    listed = _listed(host)
     full = read.Report()
     listing = ""
     try:
-        ran = here.run("nvidia-smi", "-q", "-x", timeout_s=_PATIENCE_S)
+        ran = host.run("nvidia-smi", "-q", "-x", timeout_s=_PATIENCE_S)
         if ran.code == 0:
             full = read.report(ran.out)
         if any(one.mig for one in listed):
-            listing = here.run("nvidia-smi", "-L", timeout_s=_PATIENCE_S).out
+            listing = host.run("nvidia-smi", "-L", timeout_s=_PATIENCE_S).out
     except (NotThere, TookTooLong, ValueError):
         # The list stands without the report: what only the report says is then not known.
         pass
     gpus = [
         msgspec.structs.replace(
             gpu,
-            numa_node=numa_node(here, gpu.pci_bus_id),
-            pcie=kernels_link(here, gpu.pci_bus_id, gpu.pcie or PcieLink()),
+            numa_node=numa_node(host, gpu.pci_bus_id),
+            pcie=kernels_link(host, gpu.pci_bus_id, gpu.pcie or PcieLink()),
         )
         for gpu in read.cards(listed, listing, full)
     ]
     return Found(tuple(gpus), full.driver or "unknown", full.cuda)
 
 
-def _listed(here: Surroundings) -> list[read.Listed]:
+def _listed(host: HostAccess) -> list[read.Listed]:
     said = ""
     for fields in (read.FIELDS, read.FEWER_FIELDS):
-        ran = here.run(
+        ran = host.run(
             "nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", timeout_s=_PATIENCE_S
         )
         if ran.code == 0:
-            main = main_memory(here.text("/proc/meminfo") or "")
+            main = main_memory(host.text("/proc/meminfo") or "")
             return read.listed(ran.out, fields, main.total_mb if main is not None else None)
         said = " ".join((ran.out + ran.err).split())
     if "mismatch" in said.lower():

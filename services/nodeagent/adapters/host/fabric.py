@@ -15,7 +15,7 @@ from services.nodeagent.adapters.gpu.nvml_cards import PCI
 from services.nodeagent.core.machine import fabric, topology
 from services.nodeagent.core.machine.pcie import DISTANCES, distance
 
-from .host_access import NotThere, Surroundings, TookTooLong
+from .host_access import HostAccess, NotThere, TookTooLong
 
 ROOT = "/sys/class/infiniband"
 
@@ -34,8 +34,8 @@ class ScanFailed(Exception):
 class Ports:
     """Reads ports; asks for the subnet's managers once a minute. Not for several threads at once."""
 
-    def __init__(self, here: Surroundings, names: Mapping[str, tuple[str, ...]]) -> None:
-        self._here = here
+    def __init__(self, host: HostAccess, names: Mapping[str, tuple[str, ...]]) -> None:
+        self._host = host
         self.call(names)
         self._identities: dict[tuple[str, int], tuple[float, FabricPort]] = {}
         self._managers: dict[str, tuple[float, tuple[fabric.Manager, ...]]] = {}
@@ -46,7 +46,7 @@ class Ports:
 
     def look(self) -> tuple[tuple[FabricPort, ...], str]:
         """Every port, and why there is none."""
-        adapters = self._here.names(ROOT)
+        adapters = self._host.names(ROOT)
         if not adapters:
             return (), "the kernel shows no InfiniBand or RoCE adapter (/sys/class/infiniband)"
         found = [self._port(adapter, number) for adapter in adapters for number in self._numbers(adapter)]
@@ -55,13 +55,13 @@ class Ports:
     def samples(self) -> tuple[PortSample, ...]:
         """The counters of every port that has any."""
         found = []
-        for adapter in self._here.names(ROOT):
+        for adapter in self._host.names(ROOT):
             for number in self._numbers(adapter):
                 folder = f"{ROOT}/{adapter}/ports/{number}"
                 counters = {}
                 for kind, names in (("counters", fabric.COUNTERS), ("hw_counters", fabric.HARDWARE_COUNTERS)):
                     for name in names:
-                        said = self._here.text(f"{folder}/{kind}/{name}")
+                        said = self._host.text(f"{folder}/{kind}/{name}")
                         if said is not None and said.isdigit():
                             counters[name] = int(said)
                 if counters:
@@ -69,23 +69,23 @@ class Ports:
         return tuple(found)
 
     def _numbers(self, adapter: str) -> list[int]:
-        return [int(name) for name in self._here.names(f"{ROOT}/{adapter}/ports") if name.isdigit()]
+        return [int(name) for name in self._host.names(f"{ROOT}/{adapter}/ports") if name.isdigit()]
 
     def _port(self, adapter: str, number: int) -> FabricPort:
         folder = f"{ROOT}/{adapter}/ports/{number}"
         layer: Literal["InfiniBand", "Ethernet"] = (
-            "Ethernet" if self._here.text(f"{folder}/link_layer") == "Ethernet" else "InfiniBand"
+            "Ethernet" if self._host.text(f"{folder}/link_layer") == "Ethernet" else "InfiniBand"
         )
-        lid = self._here.text(f"{folder}/lid") or ""
+        lid = self._host.text(f"{folder}/lid") or ""
         port = FabricPort(
             adapter=adapter,
             port=number,
             link_layer=layer,
-            state=fabric.word(self._here.text(f"{folder}/state")) or "unknown",
-            physical_state=fabric.word(self._here.text(f"{folder}/phys_state")),
-            rate_gbps=fabric.rate_gbps(self._here.text(f"{folder}/rate")),
-            node_guid=fabric.guid(self._here.text(f"{ROOT}/{adapter}/node_guid")),
-            port_guid=fabric.guid((self._here.text(f"{folder}/gids/0") or "").replace(":", "")[16:]),
+            state=fabric.word(self._host.text(f"{folder}/state")) or "unknown",
+            physical_state=fabric.word(self._host.text(f"{folder}/phys_state")),
+            rate_gbps=fabric.rate_gbps(self._host.text(f"{folder}/rate")),
+            node_guid=fabric.guid(self._host.text(f"{ROOT}/{adapter}/node_guid")),
+            port_guid=fabric.guid((self._host.text(f"{folder}/gids/0") or "").replace(":", "")[16:]),
             lid=int(lid, 16) if layer == "InfiniBand" and lid.startswith("0x") and int(lid, 16) else None,
             fabric=self._names.get(adapter, ""),
         )
@@ -97,12 +97,12 @@ class Ports:
         if port.state != "active":
             return msgspec.structs.replace(port, network_unknown=f"the port is {port.state}")
         for index in range(_MAX_GIDS):
-            kind = self._here.text(f"{folder}/gid_attrs/types/{index}")
-            address = fabric.roce_address(self._here.text(f"{folder}/gids/{index}") or "")
+            kind = self._host.text(f"{folder}/gid_attrs/types/{index}")
+            address = fabric.roce_address(self._host.text(f"{folder}/gids/{index}") or "")
             if kind is None or "v2" not in kind.lower() or address is None:
                 continue
-            interface = self._here.text(f"{folder}/gid_attrs/ndevs/{index}") or ""
-            routes = self._here.text("/proc/net/route") or ""
+            interface = self._host.text(f"{folder}/gid_attrs/ndevs/{index}") or ""
+            routes = self._host.text("/proc/net/route") or ""
             if isinstance(address, IPv4Address):
                 network = fabric.network_of(address, interface, routes)
             else:
@@ -135,7 +135,7 @@ class Ports:
     def _managed(self, port: FabricPort, now: float) -> FabricPort:
         through = ("-C", port.adapter, "-P", str(port.port))
         try:
-            said = self._here.run("sminfo", *through, timeout_s=_TOOL_S)
+            said = self._host.run("sminfo", *through, timeout_s=_TOOL_S)
         except NotThere:
             why = "which subnet manager serves it is not known: install the package infiniband-diags (sminfo)"
             return msgspec.structs.replace(port, network_unknown=why)
@@ -146,7 +146,7 @@ class Ports:
             return msgspec.structs.replace(port, network_unknown=f"no subnet manager answers: {_last(said.err)}")
         everyone: tuple[fabric.Manager, ...] = ()
         try:
-            everyone = fabric.managers(self._here.run("saquery", *through, "SMIR", timeout_s=_TOOL_S).out)
+            everyone = fabric.managers(self._host.run("saquery", *through, "SMIR", timeout_s=_TOOL_S).out)
         except (NotThere, TookTooLong):
             everyone = ()
         if master.guid in {one.guid for one in everyone}:
@@ -169,25 +169,25 @@ def _last(said: str) -> str:
     return lines[-1][:200] if lines else "it gave no reason"
 
 
-def distances(here: Surroundings, bus_id: str | None, node: int | None) -> dict[str, str]:
+def distances(host: HostAccess, bus_id: str | None, node: int | None) -> dict[str, str]:
     """How far each adapter is from the card at ``bus_id``, nearest first."""
-    card = here.target(f"{PCI}/{bus_id}") if bus_id is not None else None
+    card = host.target(f"{PCI}/{bus_id}") if bus_id is not None else None
     if card is None:
         return {}
     found = {}
-    for adapter in here.names(ROOT):
-        device = here.target(f"{ROOT}/{adapter}/device")
+    for adapter in host.names(ROOT):
+        device = host.target(f"{ROOT}/{adapter}/device")
         if device is None:
             continue
-        said = here.text(f"{device}/numa_node") or ""
+        said = host.text(f"{device}/numa_node") or ""
         found[adapter] = distance(card, device, node, int(said) if said.isdigit() else None)
     return dict(sorted(found.items(), key=lambda one: (DISTANCES.index(one[1]), one[0])))
 
 
-def scan(here: Surroundings, adapter: str, port: int) -> FabricMap:
+def scan(host: HostAccess, adapter: str, port: int) -> FabricMap:
     """Map the fabric seen through one port. Raises ScanFailed."""
     try:
-        ran = here.run("ibnetdiscover", "-C", adapter, "-P", str(port), timeout_s=_SCAN_S)
+        ran = host.run("ibnetdiscover", "-C", adapter, "-P", str(port), timeout_s=_SCAN_S)
     except NotThere:
         raise ScanFailed("ibnetdiscover is not installed: install the package infiniband-diags") from None
     except TookTooLong as error:

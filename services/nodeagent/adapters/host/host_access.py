@@ -36,7 +36,7 @@ class TookTooLong(Exception):
     """A program did not end in time and was killed."""
 
 
-class Surroundings(Protocol):
+class HostAccess(Protocol):
     def nvml(self) -> Any:
         """A module like ``pynvml``. Raises NotThere."""
 

@@ -15,7 +15,7 @@ import psutil
 from libs.events.machine import Filesystem
 from services.nodeagent.core.machine import hardware
 
-from .host_access import Surroundings
+from .host_access import HostAccess
 
 _NETWORK_FILESYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "ceph", "gpfs", "glusterfs", "9p", "wekafs", "orangefs"}
@@ -127,8 +127,8 @@ def _droppable(folder: Path) -> int:
     return int(values.get("total_inactive_file") or values.get("inactive_file") or 0)
 
 
-def cpu_flags(here: Surroundings) -> tuple[str, ...]:
-    return hardware.vector_flags(here.text("/proc/cpuinfo") or "")
+def cpu_flags(host: HostAccess) -> tuple[str, ...]:
+    return hardware.vector_flags(host.text("/proc/cpuinfo") or "")
 
 
 def address_towards(bus_url: str) -> str:

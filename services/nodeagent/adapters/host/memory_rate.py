@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import psutil
 
-from .host_access import Surroundings
+from .host_access import HostAccess
 
 _CPUS = "/sys/devices/system/cpu"
 _LEAST_BYTES = 64 * 2**20
@@ -28,21 +28,21 @@ class MemoryRate(msgspec.Struct, frozen=True):
     one_core: int
 
 
-def cache_bytes(here: Surroundings) -> int:
+def cache_bytes(host: HostAccess) -> int:
     """The last-level caches together; 32 MB when the kernel does not say."""
     sizes: dict[str, int] = {}
-    for cpu in here.names(_CPUS):
+    for cpu in host.names(_CPUS):
         folder = f"{_CPUS}/{cpu}/cache/index3"
-        size, shared = here.text(f"{folder}/size"), here.text(f"{folder}/shared_cpu_list")
+        size, shared = host.text(f"{folder}/size"), host.text(f"{folder}/shared_cpu_list")
         if cpu[3:].isdigit() and size is not None and shared is not None and size[:-1].isdigit():
             sizes[shared] = int(size[:-1]) * {"K": 2**10, "M": 2**20}.get(size[-1], 1)
     return sum(sizes.values()) or 32 * 2**20
 
 
-def measure(here: Surroundings, cores: int) -> MemoryRate | None:
+def measure(host: HostAccess, cores: int) -> MemoryRate | None:
     """The best of a few passes over a buffer of eight times the caches; None when a quarter of the free memory is
     less than that. Takes every core for some tenths of a second."""
-    wanted = max(_LEAST_BYTES, 8 * cache_bytes(here))
+    wanted = max(_LEAST_BYTES, 8 * cache_bytes(host))
     if wanted > min(psutil.virtual_memory().available // 4, _MAX_BYTES):
         return None
     libc = ctypes.CDLL(None, use_errno=False)

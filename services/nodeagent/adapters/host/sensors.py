@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from .host_access import Surroundings
+from .host_access import HostAccess
 
 _MONITORS = "/sys/class/hwmon"
 _POWERCAP = "/sys/class/powercap"
@@ -26,23 +26,23 @@ class SensorReadings(msgspec.Struct, frozen=True, kw_only=True):
 class Sensors:
     """Power is an average since the reading before, so the first has none."""
 
-    def __init__(self, here: Surroundings) -> None:
-        self._here = here
+    def __init__(self, host: HostAccess) -> None:
+        self._host = host
         self._energy: dict[str, tuple[float, int]] = {}
 
     def read(self) -> SensorReadings:
         cpu: list[float] = []
         inlet: list[float] = []
-        for monitor in self._here.names(_MONITORS):
+        for monitor in self._host.names(_MONITORS):
             folder = f"{_MONITORS}/{monitor}"
-            of_cpu = self._here.text(f"{folder}/name") in _CPU_MONITORS
-            for entry in self._here.names(folder):
+            of_cpu = self._host.text(f"{folder}/name") in _CPU_MONITORS
+            for entry in self._host.names(folder):
                 if not (entry.startswith("temp") and entry.endswith("_input")):
                     continue
-                label = self._here.text(f"{folder}/{entry[: -len('_input')]}_label") or ""
+                label = self._host.text(f"{folder}/{entry[: -len('_input')]}_label") or ""
                 if not of_cpu and not _INLET.search(label):
                     continue
-                heat = _number(self._here.text(f"{folder}/{entry}"))
+                heat = _number(self._host.text(f"{folder}/{entry}"))
                 # Sensors that are not wired read 0, -55 or 127.
                 if heat is not None and 0 < heat < 125_000:
                     (cpu if of_cpu else inlet).append(heat / 1000)
@@ -54,11 +54,11 @@ class Sensors:
 
     def _power(self) -> float | None:
         watts = []
-        for zone in self._here.names(_POWERCAP):
+        for zone in self._host.names(_POWERCAP):
             # Packages are intel-rapl:N (AMD's too); intel-rapl:N:M are parts of one.
             if re.fullmatch(r"intel-rapl:\d+", zone) is None:
                 continue
-            now, energy = time.monotonic(), _number(self._here.text(f"{_POWERCAP}/{zone}/energy_uj"))
+            now, energy = time.monotonic(), _number(self._host.text(f"{_POWERCAP}/{zone}/energy_uj"))
             before = self._energy.pop(zone, None)
             if energy is None:
                 continue
@@ -67,7 +67,7 @@ class Sensors:
                 continue
             used = energy - before[1]
             if used < 0:  # the counter went round
-                used += _number(self._here.text(f"{_POWERCAP}/{zone}/max_energy_range_uj")) or 0
+                used += _number(self._host.text(f"{_POWERCAP}/{zone}/max_energy_range_uj")) or 0
             if used >= 0:
                 watts.append(used / 1e6 / (now - before[0]))
         return round(sum(watts), 1) if watts else None

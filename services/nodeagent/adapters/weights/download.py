@@ -69,7 +69,7 @@ class Part:
     def __exit__(self, *_: object) -> None:
         self._out.close()
 
-    def take_up(self, progress: Callable[[int], None], cancelled: threading.Event) -> None:
+    def resume(self, progress: Callable[[int], None], cancelled: threading.Event) -> None:
         """Sum what an earlier download left."""
         buffer = memoryview(bytearray(BLOCK))
         self._out.seek(0)

@@ -172,7 +172,7 @@ class Store:
             scratch.replace(link)
         return folder
 
-    def here(self) -> tuple[WeightsHere, ...]:
+    def complete(self) -> tuple[WeightsHere, ...]:
         """Every version of which all files are here, by name."""
         found = {
             f"{version.parent.name}@{version.name}": files

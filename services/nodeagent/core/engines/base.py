@@ -12,7 +12,7 @@ from libs.events.machine import FabricPort, Gpu
 from libs.events.views import ShardWanted
 from libs.tuning import argument_problems, environment_problems, option_problems
 from services.nodeagent.core.shard.engine_metrics import MetricNames, Readings, read
-from services.nodeagent.core.shard.offload import Layout
+from services.nodeagent.core.shard.offload import Offload
 
 
 class Lora(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class Engine(Protocol):
     def environment(self, wanted: ShardWanted, place: Place) -> dict[str, str]:
         """What the engine needs in its environment besides what all engines get."""
 
-    def layout(self, output: Sequence[str]) -> Layout:
+    def offload(self, output: Sequence[str]) -> Offload:
         """Where it computes, as it printed while it loaded."""
 
 
@@ -100,8 +100,8 @@ class Prometheus:
     def environment(self, wanted: ShardWanted, place: Place) -> dict[str, str]:
         return {}
 
-    def layout(self, output: Sequence[str]) -> Layout:
-        return Layout()
+    def offload(self, output: Sequence[str]) -> Offload:
+        return Offload()
 
 
 def cores_for(wanted: ShardWanted, cpu_count: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class Offload(msgspec.Struct, frozen=True, kw_only=True):
     """What is not said is None, or empty."""
 
     backend: str = ""
@@ -14,11 +14,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     layers: int | None = None
 
 
-def fell_back(layout: Layout, devices: int) -> str | None:
+def fell_back(offload: Offload, devices: int) -> str | None:
     """A sentence when an engine that was given GPUs computes on the CPU all the same."""
-    if not devices or layout.gpu_layers != 0:
+    if not devices or offload.gpu_layers != 0:
         return None
     return (
-        f"it computes on the CPU: none of its {layout.layers} layers went to the {devices} GPUs it was given (does the "
-        "engine's build support them, and does the profile allow it?)"
+        f"it computes on the CPU: none of its {offload.layers} layers went to the {devices} GPUs it was given "
+        "(does the engine's build support them, and does the profile allow it?)"
     )

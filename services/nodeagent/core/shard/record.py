@@ -10,7 +10,7 @@ import msgspec
 from libs.events import shard
 from libs.events.views import ShardWanted
 
-from .offload import Layout
+from .offload import Offload
 
 Phase = Literal["accepted", "fetching", "spawning", "loading", "ready", "renewing", "stopping", "failed", "stopped"]
 
@@ -63,7 +63,7 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of the engine that runs or is about to."""
     process: EngineProcess | None = None
     url: str = ""
-    layout: Layout = Layout()
+    offload: Offload = msgspec.field(default=Offload(), name="layout")
     """Where its engine computes."""
     fetched_bytes: int = 0
     spawned_at: datetime | None = None

@@ -11,7 +11,7 @@ from libs.events.views import ShardWanted
 from services.nodeagent.core.engines.base import Place, unsuited
 from services.nodeagent.core.engines.python_environment import isolated
 from services.nodeagent.core.shard.engine_metrics import Readings
-from services.nodeagent.core.shard.offload import Layout
+from services.nodeagent.core.shard.offload import Offload
 
 
 class _Queue(msgspec.Struct):
@@ -76,5 +76,5 @@ class Comfyui(msgspec.Struct, frozen=True, kw_only=True):
     def environment(self, wanted: ShardWanted, place: Place) -> dict[str, str]:
         return isolated(self.python)
 
-    def layout(self, output: Sequence[str]) -> Layout:
-        return Layout()
+    def offload(self, output: Sequence[str]) -> Offload:
+        return Offload()

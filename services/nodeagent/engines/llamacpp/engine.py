@@ -12,7 +12,7 @@ from libs.events.views import ShardWanted
 from libs.tuning.options import has, whole_inputs
 from services.nodeagent.core.engines.base import Place, Prometheus, cores_for, misunderstood, unsuited
 from services.nodeagent.core.shard.engine_metrics import MetricNames
-from services.nodeagent.core.shard.offload import Layout
+from services.nodeagent.core.shard.offload import Offload
 
 from .offload import read
 
@@ -84,5 +84,5 @@ class LlamaCpp(msgspec.Struct, Prometheus, frozen=True, kw_only=True):
             *wanted.args,
         ]
 
-    def layout(self, output: Sequence[str]) -> Layout:
+    def offload(self, output: Sequence[str]) -> Offload:
         return read(output)

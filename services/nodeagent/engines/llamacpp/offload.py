@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from services.nodeagent.core.shard.offload import Layout
+from services.nodeagent.core.shard.offload import Offload
 
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 _LAYERS = re.compile(r"print_info: n_layer\s+= (\d+)")
@@ -14,7 +14,7 @@ _BUFFER = re.compile(r"load_tensors:\s+([A-Za-z]+?)\d*(?:_Mapped|_Private)? mode
 do not match."""
 
 
-def read(lines: Iterable[str]) -> Layout:
+def read(lines: Iterable[str]) -> Offload:
     """From its output at verbosity 4. The last load counts."""
     backend, gpu_layers, layers = "", None, None
     for line in lines:
@@ -27,4 +27,4 @@ def read(lines: Iterable[str]) -> Layout:
             name = found[1].lower()
             if backend in ("", "cpu"):
                 backend = "metal" if name == "mtl" else name
-    return Layout(backend=backend, gpu_layers=gpu_layers, layers=layers)
+    return Offload(backend=backend, gpu_layers=gpu_layers, layers=layers)

@@ -24,9 +24,10 @@ from .box import Box, alive
 from .files import FileServer, serving
 
 QUICK = """
-from services.nodeagent import life, telemetry
+from services.nodeagent import telemetry
+from services.nodeagent.shard import shard_runner
 telemetry._LOOK_AGAIN_S = 0.2
-life._PROBE_S, life._DRAINED_AFTER_S = 0.1, 0.5
+shard_runner._PROBE_S, shard_runner._DRAINED_AFTER_S = 0.1, 0.5
 """
 
 

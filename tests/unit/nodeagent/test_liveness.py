@@ -11,7 +11,7 @@ import pytest
 from services.nodeagent.core.shard.engine_metrics import Readings
 from services.nodeagent.engines.sim.engine import Sim
 from services.nodeagent.shard import liveness as module
-from services.nodeagent.shard.liveness import Vigil
+from services.nodeagent.shard.liveness import LivenessWatcher
 
 from .wanted import shard
 
@@ -32,9 +32,9 @@ class Engine:
         return None
 
 
-def watching(engine: Engine) -> Vigil:
+def watching(engine: Engine) -> LivenessWatcher:
     client: Any = engine
-    return Vigil(shard("r-a-0"), Sim(python="python"), client)
+    return LivenessWatcher(shard("r-a-0"), Sim(python="python"), client)
 
 
 async def test_an_engine_that_answers_nothing_is_hung() -> None:

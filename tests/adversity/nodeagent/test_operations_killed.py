@@ -18,27 +18,28 @@ from tests.integration.nodeagent.files import FileServer, serving
 from tests.unit.nodeagent.wanted import shard, weights
 
 QUICK = """
-from services.nodeagent import life, telemetry
+from services.nodeagent import telemetry
+from services.nodeagent.shard import shard_runner
 telemetry._LOOK_AGAIN_S = 0.2
-life._PROBE_S, life._DRAINED_AFTER_S = 0.1, 0.4
+shard_runner._PROBE_S, shard_runner._DRAINED_AFTER_S = 0.1, 0.4
 """
 KEEPING = """
-from services.nodeagent.errands import Errands
-keep = Errands._keep
+from services.nodeagent.operations import Operations
+keep = Operations._keep
 def dying(self, record):
     point = {point!r}
     if point == "begun" and not record.begun_in:
         return keep(self, record)
-    if point == "ended" and (record.outcome is None or record.told):
+    if point == "ended" and (record.outcome is None or record.reported):
         return keep(self, record)
-    if point == "told" and not record.told:
+    if point == "told" and not record.reported:
         return keep(self, record)
     {when}
-Errands._keep = dying
+Operations._keep = dying
 """
 BEFORE, AFTER = "die()", "keep(self, record); die()"
 RENEWING = """
-from services.nodeagent.adapters.shard_files import ShardFiles
+from services.nodeagent.adapters.disk.shard_files import ShardFiles
 write = ShardFiles.write
 def dying(self, record):
     {before}
@@ -52,7 +53,7 @@ GONE = RENEWING.format(before="if record.renewed and record.phase == 'accepted':
 TAKEN_UP = RENEWING.format(before="", after="if record.renewed and record.phase == 'accepted': die()")
 LOADING = RENEWING.format(before="", after="if record.renewed and record.phase == 'loading': die()")
 STORE = """
-from services.nodeagent.adapters.store import Store
+from services.nodeagent.adapters.weights.store import Store
 finish = Store._finish
 def dying(self, keep):
     if any(self._removing.iterdir()):
@@ -63,12 +64,12 @@ Store._finish = dying
 MOVED = STORE.format("die()")
 HALF_GONE = STORE.format("self._drop = lambda sha256: ((self._content / sha256).unlink(), die())")
 KEEPING_SETTINGS = """
-from services.nodeagent.changes import Changes
-keep = Changes.keep
+from services.nodeagent.machine.overrides import Overrides
+keep = Overrides.keep
 def dying(self, changes):
     keep(self, changes)
     die()
-Changes.keep = dying
+Overrides.keep = dying
 """
 
 

@@ -22,7 +22,7 @@ from services.nodeagent.adapters.disk.outbox import Outbox
 from services.nodeagent.adapters.disk.shard_files import ShardFiles
 from services.nodeagent.adapters.engine import output
 from services.nodeagent.core.shard.record import EngineProcess, ShardRecord
-from services.nodeagent.questions import AgentLines, LogLines
+from services.nodeagent.questions import AgentLines, Logs
 
 from .wanted import shard
 
@@ -112,7 +112,7 @@ def test_one_agent_for_one_folder(tmp_path: Path) -> None:
     with DataFolder(tmp_path) as folder:
         assert folder.next_run() == 1
         with pytest.raises(FolderInUse, match="in use by process"):
-            DataFolder(tmp_path).take()
+            DataFolder(tmp_path).acquire()
     with DataFolder(tmp_path) as folder:
         assert folder.next_run() == 2
 
@@ -184,7 +184,7 @@ def test_a_huge_output_is_cut_while_the_engine_goes_on_writing(tmp_path: Path, m
 
 async def test_logs_of_the_agent_and_of_shards(tmp_path: Path) -> None:
     files, agent = ShardFiles(tmp_path), AgentLines()
-    answers = LogLines(files, agent)
+    answers = Logs(files, agent)
     logger = logging.getLogger("test of agent lines")
     logger.setLevel("INFO")
     logger.addHandler(agent)

@@ -13,7 +13,7 @@ from services.nodeagent.core.shard.weights import used_by
 from services.nodeagent.engines.llamacpp.engine import LlamaCpp
 from services.nodeagent.engines.sim.engine import Sim
 
-from .test_adapters import COMFY, GANG, GPUS, PLACE, SGLANG, TRTLLM, UUIDS, VLLM, after, options, recorded, wants
+from .test_engines_foreign import COMFY, GANG, GPUS, PLACE, SGLANG, TRTLLM, UUIDS, VLLM, after, options, recorded, wants
 from .wanted import gguf, shard, weights
 
 PEFT = weights(gguf("c" * 64, path="adapter_config.json"), gguf("d" * 64, path="adapter_model.safetensors"), name="l")

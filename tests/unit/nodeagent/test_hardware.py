@@ -14,7 +14,7 @@ from services.nodeagent.adapters.gpu.dcgm_exporter import Exporter
 from services.nodeagent.adapters.gpu.nvml import Nvml, _Known
 from services.nodeagent.adapters.gpu.nvml_samples import Sampler
 from services.nodeagent.adapters.host import machine
-from services.nodeagent.machine.polling import Background
+from services.nodeagent.machine.polling import Polling
 from services.nodeagent.simulation.host_access import Described, Description
 from services.nodeagent.simulation.nvml import Card, Library
 
@@ -117,7 +117,7 @@ def test_a_read_that_hangs_holds_nobody_up() -> None:
             release.wait(10)
         return len(calls)
 
-    background = Background("a slow thing", read, 0.001)
+    background = Polling("a slow thing", read, 0.001)
     background.start()
     try:
         assert background.first(5)
@@ -132,7 +132,7 @@ def test_a_read_that_hangs_holds_nobody_up() -> None:
 
 def test_a_read_that_fails_keeps_the_last_answer() -> None:
     answers = iter([1])
-    background = Background("a thing", lambda: next(answers), 0.001)
+    background = Polling("a thing", lambda: next(answers), 0.001)
     background.start()
     assert background.first(5)
     assert background.latest() == 1

@@ -16,7 +16,7 @@ NOTHING: frozenset[str] = frozenset()
 
 
 def here(store: Store) -> list[str]:
-    return [one.weights for one in store.here()]
+    return [one.weights for one in store.complete()]
 
 
 def put(root: Path, store: Store, name: str, *contents: bytes) -> tuple[WeightFile, ...]:
@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Store:
 def test_a_version_goes_with_what_only_it_has(tmp_path: Path, store: Store) -> None:
     shared, own = put(tmp_path, store, "one", b"shared", b"own1")
     put(tmp_path, store, "two", b"shared")
-    assert [(one.weights, one.size_bytes, one.shared_bytes) for one in store.here()] == [
+    assert [(one.weights, one.size_bytes, one.shared_bytes) for one in store.complete()] == [
         ("one@v1", 10, 6),
         ("two@v1", 6, 6),
     ]

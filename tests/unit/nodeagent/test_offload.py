@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.nodeagent.core.shard.offload import Layout, fell_back
+from services.nodeagent.core.shard.offload import Offload, fell_back
 from services.nodeagent.engines.llamacpp.offload import read
 
 CPU = """
@@ -32,24 +32,24 @@ load_tensors:        CUDA1 model buffer size = 20000.00 MiB
 
 
 @pytest.mark.parametrize(
-    ("output", "layout"),
+    ("output", "offload"),
     [
-        ("", Layout()),
-        ("serving on http://127.0.0.1:1", Layout()),
-        (CPU, Layout(backend="cpu", gpu_layers=0, layers=19)),
-        (GPU, Layout(backend="cuda", gpu_layers=29, layers=29)),
-        (PARTLY, Layout(backend="cuda", gpu_layers=60, layers=81)),
-        (GPU + CPU, Layout(backend="cpu", gpu_layers=0, layers=19)),
-        (GPU.replace("CUDA0", "MTL0_Mapped"), Layout(backend="metal", gpu_layers=29, layers=29)),
-        (GPU.replace("CUDA0", "Vulkan0"), Layout(backend="vulkan", gpu_layers=29, layers=29)),
+        ("", Offload()),
+        ("serving on http://127.0.0.1:1", Offload()),
+        (CPU, Offload(backend="cpu", gpu_layers=0, layers=19)),
+        (GPU, Offload(backend="cuda", gpu_layers=29, layers=29)),
+        (PARTLY, Offload(backend="cuda", gpu_layers=60, layers=81)),
+        (GPU + CPU, Offload(backend="cpu", gpu_layers=0, layers=19)),
+        (GPU.replace("CUDA0", "MTL0_Mapped"), Offload(backend="metal", gpu_layers=29, layers=29)),
+        (GPU.replace("CUDA0", "Vulkan0"), Offload(backend="vulkan", gpu_layers=29, layers=29)),
     ],
 )
-def test_what_it_prints_says_where_it_computes(output: str, layout: Layout) -> None:
-    assert read(output.splitlines()) == layout
+def test_what_it_prints_says_where_it_computes(output: str, offload: Offload) -> None:
+    assert read(output.splitlines()) == offload
 
 
 def test_an_engine_that_was_given_gpus_and_uses_none_is_told() -> None:
     assert fell_back(read(CPU.splitlines()), 0) is None
     assert fell_back(read(GPU.splitlines()), 1) is None
-    assert fell_back(Layout(), 1) is None
+    assert fell_back(Offload(), 1) is None
     assert "none of its 19 layers went to the 2 GPUs" in (fell_back(read(CPU.splitlines()), 2) or "")
