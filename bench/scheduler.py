@@ -20,7 +20,7 @@ from libs.events.machine import EngineFound, Gpu, MachineRegistered
 from libs.events.model import ModelSpec, Profile, Scaling
 from libs.events.shard import ShardAdopted, ShardFailed, ShardLoading, ShardReady, ShardStarting
 from services.scheduler.core.commands.decide import decide
-from services.scheduler.core.inputs.heartbeats import Heard
+from services.scheduler.core.inputs.heartbeats import Heartbeat
 from services.scheduler.core.reconciler.reconcile import Reconciler
 from services.scheduler.core.state.evolve import evolve
 from services.scheduler.core.state.state import State
@@ -60,7 +60,7 @@ class Cluster:
         self.position = 0
         self.log: list[bytes] = []
         self.nodes = [f"gpu-{i:04}" for i in range(nodes)]
-        self.hearing = {name: Heard(silent_ms=100) for name in self.nodes}
+        self.heartbeats = {name: Heartbeat(silent_ms=100) for name in self.nodes}
 
     def append(self, event: Event) -> None:
         self.position += 1
@@ -70,7 +70,7 @@ class Cluster:
     def settle(self) -> int:
         """Decide until nothing is left; how many decisions that took."""
         count = 0
-        while decisions := self.leader.react(self.state, self.hearing, self.now):
+        while decisions := self.leader.react(self.state, self.heartbeats, self.now):
             for _, event in decisions:
                 self.append(event)
             count += len(decisions)
@@ -153,15 +153,15 @@ class Cluster:
                 self.shard(replica_id, ShardStarting, engine="vllm")
                 self.shard(replica_id, ShardLoading, pid=1)
                 self.shard(replica_id, ShardReady, pid=1, url=f"http://{replica.machines[0]}:1", loaded_ms=1)
-        self.hearing = {
-            name: Heard(silent_ms=100, shards=frozenset(self.state.held.get(name, ()))) for name in self.nodes
+        self.heartbeats = {
+            name: Heartbeat(silent_ms=100, shards=frozenset(self.state.held.get(name, ()))) for name in self.nodes
         }
         self.settle()
 
     def react_ms(self) -> tuple[float, int]:
         """One look after what was just folded, and how many decisions it gave."""
         began = time.perf_counter()
-        decisions = self.leader.react(self.state, self.hearing, self.now)
+        decisions = self.leader.react(self.state, self.heartbeats, self.now)
         took = (time.perf_counter() - began) * 1000
         for _, event in decisions:
             self.append(event)
@@ -202,7 +202,7 @@ def decisions_after_facts(cluster: Cluster, facts: int) -> list[float]:
             took.append(ms)
         for machine_id in new.machines:
             held = frozenset(cluster.state.held.get(machine_id, ()))
-            cluster.hearing[machine_id] = Heard(silent_ms=100, shards=held)
+            cluster.heartbeats[machine_id] = Heartbeat(silent_ms=100, shards=held)
         cluster.settle()
     return took
 
@@ -210,7 +210,7 @@ def decisions_after_facts(cluster: Cluster, facts: int) -> list[float]:
 def node_death(cluster: Cluster) -> tuple[float, int]:
     """A machine is lost: how long until everything it ran is placed elsewhere, and how many replicas that is."""
     machine_id = cluster.nodes[len(cluster.nodes) // 2]
-    cluster.hearing = cluster.hearing | {machine_id: Heard(silent_ms=9000)}
+    cluster.heartbeats = cluster.heartbeats | {machine_id: Heartbeat(silent_ms=9000)}
     running = len(cluster.state.held.get(machine_id, ()))
     began = time.perf_counter()
     cluster.settle()

@@ -74,8 +74,8 @@ class Scheduler:
 
     def _react(self, state: State, now: datetime) -> Sequence[tuple[str, Event]]:
         began = time.perf_counter()
-        hearing = self._listener.asked_to_decide(state.facts.machines)
-        decisions = self._reconciler.react(state, hearing, now, self._listener.traffic())
+        heartbeats = self._listener.asked_to_decide(state.facts.machines)
+        decisions = self._reconciler.react(state, heartbeats, now, self._listener.traffic())
         took_s = time.perf_counter() - began
         REACTING.observe(took_s)
         for _, event in decisions:

@@ -13,7 +13,7 @@ from libs.bus import Bus, OwnedView
 from libs.events.views import Desired, ModelView, NodeView, Route, ShardWanted
 from libs.runtime.secrets import BadSecret, engine_key, seal
 
-from .core.state.operations import open_errands
+from .core.state.operations import open_operations
 from .core.state.state import Machine, State
 from .core.views.node_views import node_view
 from .core.views.views import model_view, route, wanted_on
@@ -90,8 +90,8 @@ class Projection:
         desired = {machine_id: value[0] for machine_id, value in machines.items()}
         node_views = {machine_id: value[1] for machine_id, value in machines.items()}
         models_seen = {name: model.touched for name, model in state.facts.models.items()}
-        machines_seen = dict(state.stirred)
-        everywhere = state.everywhere
+        machines_seen = dict(state.changed)
+        everywhere = state.mirrors_changed
         # Gateways are told before a node is: nothing is sent to an engine that was told to stop.
         await self._routes.write(routes, at)
         await self._desired.write(desired, at)
@@ -115,8 +115,8 @@ class Projection:
     def _stale_machines(self, state: State) -> dict[str, tuple[Desired | None, NodeView | None]]:
         found: dict[str, tuple[Desired | None, NodeView | None]] = {}
         for machine_id, machine in state.facts.machines.items():
-            stirred = state.stirred.get(machine_id, 0)
-            if self._machines_seen.get(machine_id) == stirred and self._everywhere == state.everywhere:
+            changed = state.changed.get(machine_id, 0)
+            if self._machines_seen.get(machine_id) == changed and self._everywhere == state.mirrors_changed:
                 continue
             found[machine_id] = (self._desired_of(state, machine), node_view(state, machine))
         for machine_id in (self._desired.last.keys() | self._nodes.last.keys()) - state.facts.machines.keys():
@@ -143,7 +143,7 @@ class Projection:
             term=state.term,
             generation=state.position,
             shards=said,
-            errands=open_errands(machine),
+            errands=open_operations(machine),
         )
 
     def _same(self, written: ShardWanted, wanted: ShardWanted) -> bool:

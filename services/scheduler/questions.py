@@ -61,7 +61,7 @@ class Questions:
         """Raises Refused when there is no such model."""
         state = self._authority.state
         model = _by_alias(state, question.model) or model_named(state, question.model)
-        return explain(state, model, self._listener.hearing(state.facts.machines))
+        return explain(state, model, self._listener.heartbeats(state.facts.machines))
 
     async def nodes(self, question: ListNodes) -> NodesAnswer:
         state = self._authority.state
@@ -72,9 +72,9 @@ class Questions:
     async def models(self, question: ListModels) -> ModelsAnswer:
         state = self._authority.state
         models = [model for _, model in sorted(state.facts.models.items()) if not model.removed]
-        hearing = self._listener.hearing(state.facts.machines)
+        heartbeats = self._listener.heartbeats(state.facts.machines)
         return ModelsAnswer(
-            models=tuple(with_progress(model_view(state, model), hearing) for model in models),
+            models=tuple(with_progress(model_view(state, model), heartbeats) for model in models),
             specs=tuple(model.declared for model in models),
         )
 

@@ -18,7 +18,7 @@ from libs.events.sentences import sentence
 from libs.events.shard import ShardReady, ShardStopped
 
 from .core.commands.decide import decide
-from .core.inputs.heartbeats import LOST_AFTER_MS, Heard, Hearing
+from .core.inputs.heartbeats import LOST_AFTER_MS, Heartbeat, Heartbeats
 from .core.reconciler.reconcile import Reconciler
 from .core.state.evolve import evolve
 from .core.state.state import State
@@ -62,9 +62,9 @@ class WhatIf(msgspec.Struct, frozen=True):
 class World:
     """A state that goes on after the log ended."""
 
-    def __init__(self, state: State, hearing: Hearing | None, now: datetime) -> None:
+    def __init__(self, state: State, heartbeats: Heartbeats | None, now: datetime) -> None:
         self.state = state
-        self.hearing = hearing
+        self.heartbeats = heartbeats
         self.now = now
         self._leader = Reconciler()
 
@@ -82,15 +82,15 @@ class World:
         if machine_id not in self.state.facts.machines:
             known = ", ".join(sorted(self.state.facts.machines)) or "none"
             raise Refused.one("machine_id", f"there is no node {machine_id!r}; there is {known}")
-        if self.hearing is not None:
-            self.hearing = {**self.hearing, machine_id: Heard(silent_ms=LOST_AFTER_MS)}
+        if self.heartbeats is not None:
+            self.heartbeats = {**self.heartbeats, machine_id: Heartbeat(silent_ms=LOST_AFTER_MS)}
         self.append(NodeLost(at=self.now, machine_id=machine_id, silent_ms=LOST_AFTER_MS, deadline_ms=LOST_AFTER_MS))
 
     def settle(self) -> list[Move]:
         """Let the leader decide and machines obey until nothing is left to do."""
         moves: list[Move] = []
         for _ in range(ROUNDS):
-            decided = self._leader.react(self.state, self.hearing, self.now)
+            decided = self._leader.react(self.state, self.heartbeats, self.now)
             for _, event in decided:
                 moves += self._told(event)
                 self.append(event)
@@ -142,12 +142,12 @@ class World:
         return {name: sum(r.phase == "ready" for r in self.state.replicas_of(name)) for name in self.state.facts.models}
 
 
-def hearing_of(samples: Iterable[MachineSample], now: datetime) -> Hearing:
+def hearing_of(samples: Iterable[MachineSample], now: datetime) -> Heartbeats:
     """What machines said last, as the leader would hear it now."""
-    heard: dict[str, Heard] = {}
+    heard: dict[str, Heartbeat] = {}
     for sample in samples:
         silent_ms = max(0, int((now - sample.at).total_seconds() * 1000))
-        heard[sample.machine_id] = Heard(
+        heard[sample.machine_id] = Heartbeat(
             silent_ms=min(silent_ms, LOST_AFTER_MS - 1),
             sampled=silent_ms < LOST_AFTER_MS,
             shards=frozenset(shard.shard_id for shard in sample.shards),

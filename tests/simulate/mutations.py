@@ -63,12 +63,12 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _double_booking() -> list[Patch]:
-    def holders(self: capacity.Room, machine_id: str) -> Iterator[Any]:
+    def holders(self: capacity.Capacity, machine_id: str) -> Iterator[Any]:
         for shard_id, shard in self.state.held.get(machine_id, {}).items():
             if shard_id not in self._without:
                 yield shard
 
-    return [(capacity.Room, "holders", holders)]
+    return [(capacity.Capacity, "holders", holders)]
 
 
 def _forgotten_release() -> list[Patch]:
@@ -166,15 +166,15 @@ def _stale_table() -> list[Patch]:
 
 
 def _sick_cards_given() -> list[Patch]:
-    free = capacity.Room.free
+    free = capacity.Capacity.free
 
-    def given(self: capacity.Room, machine: Any) -> Any:
+    def given(self: capacity.Capacity, machine: Any) -> Any:
         found = free(self, machine)
         held = {device for shard in self.holders(machine.facts.machine_id) for device in shard.devices}
         gpus = tuple(gpu for gpu in machine.facts.gpus if gpu.uuid not in held)
         return msgspec.structs.replace(found, gpus=gpus)
 
-    return [(capacity.Room, "free", given)]
+    return [(capacity.Capacity, "free", given)]
 
 
 def _lost_in_a_blink() -> list[Patch]:
@@ -187,7 +187,7 @@ def _grows_without_end() -> list[Patch]:
 
 
 def _side_by_side() -> list[Patch]:
-    return [(placement, "kept_from", lambda *_: {})]
+    return [(placement, "conflicts", lambda *_: {})]
 
 
 def _no_brake() -> list[Patch]:

@@ -32,7 +32,7 @@ from libs.events.commands import (
 )
 from libs.events.model import Adapter, AntiAffinity, Canary, ModelSpec, Profile, Scaling
 from libs.events.refusal import Refused
-from services.scheduler.core.placement.capacity import Room
+from services.scheduler.core.placement.capacity import Capacity
 from services.scheduler.core.placement.placement import Search
 from services.scheduler.core.reconciler.demand import wanted
 from services.scheduler.core.state.evolve import evolve
@@ -219,7 +219,7 @@ class Story:
                 if len(here) < group.count:
                     assert model.unplaced is not None, f"{name} lacks replicas and nobody says why"
                     only = None if group.profile is None else (group.profile,)
-                    search = Search(world.state, model, Room(world.state), world.hearing(), profiles=only)
+                    search = Search(world.state, model, Capacity(world.state), world.heartbeats(), profiles=only)
                     assert search.best().machine_id is None, f"{name} lacks a replica that fits"
             assert len(replicas) <= count, f"{name}: {len(replicas)} replicas, {count} wanted"
         running = {shard_id for machine in world.machines.values() for shard_id in machine.shards}

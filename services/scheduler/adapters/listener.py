@@ -11,7 +11,7 @@ from libs.bus import Bus
 from libs.events.leadership import SchedulerPulse
 from libs.events.machine import MachineSample, ShardSample
 from libs.tasks import end
-from services.scheduler.core.inputs.heartbeats import QUIET_AFTER_MS, Heard, Hearing
+from services.scheduler.core.inputs.heartbeats import QUIET_AFTER_MS, Heartbeat, Heartbeats
 from services.scheduler.core.inputs.traffic import Traffic
 
 from .gateways import Gateways
@@ -117,7 +117,7 @@ class Listener:
         self._hearing_since = self._listening_since
         """Without a gap, whether it decided or not: a standby that takes over knows what gateways did."""
         self._asked = 0.0
-        self._snapshot: tuple[float, Hearing | None] = (0.0, None)
+        self._snapshot: tuple[float, Heartbeats | None] = (0.0, None)
         self._pulse: asyncio.Task[None] | None = None
         self.gateways = Gateways(monotonic)
 
@@ -146,17 +146,17 @@ class Listener:
             self._listening_since = self._hearing_since = now
         self._own_voice = now
 
-    def asked_to_decide(self, machine_ids: Iterable[str]) -> Hearing | None:
+    def asked_to_decide(self, machine_ids: Iterable[str]) -> Heartbeats | None:
         """What is heard, for a decision. Whoever has not decided for a while begins to listen anew."""
         now = self._monotonic()
         if now - self._asked > DEAF_AFTER_S:
             self._listening_since = now
         self._asked = now
         if now - self._snapshot[0] > SNAPSHOT_S:
-            self._snapshot = (now, self.hearing(machine_ids))
+            self._snapshot = (now, self.heartbeats(machine_ids))
         return self._snapshot[1]
 
-    def hearing(self, machine_ids: Iterable[str]) -> Hearing | None:
+    def heartbeats(self, machine_ids: Iterable[str]) -> Heartbeats | None:
         """What is heard of these machines; None if nothing can be heard now."""
         now = self._monotonic()
         if now - self._own_voice > DEAF_AFTER_S:
@@ -174,14 +174,14 @@ class Listener:
             return None
         return self.gateways.traffic(self._hearing_since)
 
-    def _heard(self, machine_id: str, now: float) -> Heard:
+    def _heard(self, machine_id: str, now: float) -> Heartbeat:
         # A machine cannot have been silent for longer than it has been known.
         known = self._known_since.setdefault(machine_id, now)
         since = max(self._listening_since, known)
         voice = self._voices.get(machine_id)
         if voice is None:
-            return Heard(silent_ms=_ms(now - since), sampled=False)
-        return Heard(
+            return Heartbeat(silent_ms=_ms(now - since), sampled=False)
+        return Heartbeat(
             silent_ms=_ms(now - max(voice.heard, since)),
             gap_ms=self._gap_ms(voice, now),
             sampled=voice.heard >= self._listening_since,

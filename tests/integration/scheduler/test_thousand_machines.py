@@ -37,7 +37,7 @@ machines:
 ALONE = f"machines: [{{id: served-1, labels: {{kind: served}}, {HARDWARE}}}]"
 
 
-class Heard:
+class Heartbeat:
     """What machines said and when the bus had it, which is what a leader could know."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Heard:
 async def test_a_machine_that_dies_among_a_thousand(
     nats_server: NatsServer, bus: Bus, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    heard = Heard()
+    heard = Heartbeat()
     await heard.follow(bus)
     scheduler = SchedulerProcess(nats_server, tmp_path, "s-1")
     fleet = FleetProcess(nats_server, tmp_path / "fleet", FLEET)

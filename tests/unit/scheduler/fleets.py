@@ -16,7 +16,7 @@ from cli.models import explained
 from libs.events.commands import CapRack
 from libs.events.machine import EngineFound
 from libs.events.model import ModelSpec, Profile
-from services.scheduler.core.inputs.heartbeats import Heard
+from services.scheduler.core.inputs.heartbeats import Heartbeat
 from services.scheduler.core.views.history import explain
 
 from .harness import FakeMachine, World, cpu_profile, gangs_are_together, model_spec, no_double_holding
@@ -42,8 +42,8 @@ class Fleet(World):
             self.append(facts)
         self.settle(2)
 
-    def hearing(self) -> dict[str, Heard] | None:
-        heard = super().hearing()
+    def heartbeats(self) -> dict[str, Heartbeat] | None:
+        heard = super().heartbeats()
         assert heard is not None
         for machine_id, said in self.samples.items():
             foreign = {g.uuid: g.foreign_memory_mb for g in said.gpus if g.foreign_memory_mb}
@@ -52,7 +52,7 @@ class Fleet(World):
         return heard
 
     def explain(self, model: str = "m") -> str:
-        answer = explain(self.state, self.model(model), self.hearing())
+        answer = explain(self.state, self.model(model), self.heartbeats())
         return "\n".join(explained(answer)) + "\n"
 
 

@@ -18,7 +18,7 @@ from libs.events.refusal import Refused
 from libs.events.shard import ShardAdopted, ShardFailed, ShardLoading, ShardReady, ShardStarting, ShardStopped
 from libs.events.views import ShardWanted
 from services.scheduler.core.commands.decide import decide
-from services.scheduler.core.inputs.heartbeats import Heard
+from services.scheduler.core.inputs.heartbeats import Heartbeat
 from services.scheduler.core.inputs.traffic import (
     PACES_LEAST,
     ModelUse,
@@ -308,11 +308,11 @@ class World:
 
     # time
 
-    def hearing(self) -> dict[str, Heard] | None:
+    def heartbeats(self) -> dict[str, Heartbeat] | None:
         if self.deaf:
             return None
         return {
-            machine_id: Heard(
+            machine_id: Heartbeat(
                 silent_ms=int((self.now - max(m.last_heard, self.listening_since)).total_seconds() * 1000),
                 gap_ms=self._gap_ms(m),
                 sampled=m.last_heard >= self.listening_since,
@@ -357,10 +357,10 @@ class World:
         """Let the leader decide until it has nothing to say."""
         said: list[Event] = []
         for _ in range(rounds):
-            hearing = self.hearing()
+            heartbeats = self.heartbeats()
             traffic = self.traffic()
-            fresh = self.leader().react(self.state, hearing, self.now, traffic)
-            decisions = self.reconciler.react(self.state, hearing, self.now, traffic)
+            fresh = self.leader().react(self.state, heartbeats, self.now, traffic)
+            decisions = self.reconciler.react(self.state, heartbeats, self.now, traffic)
             assert _weighty(decisions) == _weighty(fresh), "what a leader remembers may not change what it decides"
             if not decisions:
                 return said

@@ -44,7 +44,7 @@ def test_a_copy_is_decided_on_alike_and_shares_what_never_changes() -> None:
     for name, replica in copy.facts.replicas.items():
         assert copy.of_model[replica.model][name] is replica
         assert world.state.facts.replicas[name] is not replica
-    now, hearing = world.now, world.hearing()
-    there = Reconciler().react(world.state, hearing, now, world.traffic())
-    assert Reconciler().react(copy, hearing, now, world.traffic()) == there
+    now, heartbeats = world.now, world.heartbeats()
+    there = Reconciler().react(world.state, heartbeats, now, world.traffic())
+    assert Reconciler().react(copy, heartbeats, now, world.traffic()) == there
     assert there

@@ -12,7 +12,7 @@ from libs.events.machine import MachineErrandEnded
 from libs.events.node import Errand, NodeErrandGiven
 from libs.events.replica import ReplicaFailed, ReplicaReady
 from libs.events.shard import ShardFailed, ShardStarting
-from services.scheduler.core.state.operations import MAX_BYTES, MAX_ERRANDS, open_errands
+from services.scheduler.core.state.operations import MAX_BYTES, MAX_OPEN, open_operations
 from services.scheduler.core.state.state import ERRANDS
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
@@ -35,7 +35,7 @@ def shard_of(world: World) -> str:
 
 
 def open_on(world: World, machine_id: str = "a") -> list[tuple[int, str]]:
-    return [(one.number, one.errand.kind) for one in open_errands(world.state.facts.machines[machine_id])]
+    return [(one.number, one.errand.kind) for one in open_operations(world.state.facts.machines[machine_id])]
 
 
 def ends(world: World, number: int, outcome: Any = "done", kind: Any = "restart_agent") -> None:
@@ -68,7 +68,7 @@ def test_what_cannot_be_asked_is_refused_with_the_reason(world: World) -> None:
     assert "NAME@VERSION" in world.refused(asked(kind="remove_weights", weights="gemma"))["errand.weights"]
     removed = world.refused(asked(kind="remove_weights", weights="file:/mnt/m"))["errand.weights"]
     assert removed == "file:/mnt/m is no copy of the agent's: whoever put it on the machine removes it there"
-    for n in range(MAX_ERRANDS):
+    for n in range(MAX_OPEN):
         assert world.command(asked(kind="remove_weights", weights=f"x@{n}")) is not None
     assert "is its agent running" in world.refused(asked(kind="restart_agent"))["machine_id"]
 

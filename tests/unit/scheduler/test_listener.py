@@ -37,8 +37,8 @@ class Ears:
         await self.listener.hear(MachineSample(at=AT, machine_id=machine_id, **fields))  # type: ignore[arg-type]
 
     def silent_ms(self, machine_id: str) -> int | None:
-        hearing = self.listener.hearing(["a", "b"])
-        return None if hearing is None else hearing[machine_id].silent_ms
+        heartbeats = self.listener.heartbeats(["a", "b"])
+        return None if heartbeats is None else heartbeats[machine_id].silent_ms
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def test_silence_is_counted_from_the_last_sample(ears: Ears) -> None:
 
 
 async def test_nothing_is_heard_before_we_hear_ourselves(ears: Ears) -> None:
-    assert ears.listener.hearing(["a"]) is None
+    assert ears.listener.heartbeats(["a"]) is None
 
 
 async def test_a_deaf_time_counts_for_nobody(ears: Ears) -> None:
@@ -69,10 +69,10 @@ async def test_a_deaf_time_counts_for_nobody(ears: Ears) -> None:
     ears.speaking = {"b"}
     await ears.wait(5)
     assert ears.silent_ms("a") == 4000
-    hearing = ears.listener.hearing(["a", "b"])
-    assert hearing is not None
-    assert not hearing["a"].present
-    assert hearing["b"].present
+    heartbeats = ears.listener.heartbeats(["a", "b"])
+    assert heartbeats is not None
+    assert not heartbeats["a"].present
+    assert heartbeats["b"].present
 
 
 async def test_a_pause_of_the_process_counts_for_nobody(ears: Ears) -> None:
@@ -86,9 +86,9 @@ async def test_a_pause_of_the_process_counts_for_nobody(ears: Ears) -> None:
 
 async def test_a_long_silence_is_remembered_and_one_of_our_own_is_none(ears: Ears) -> None:
     def gap_ms(machine_id: str) -> int | None:
-        hearing = ears.listener.hearing([machine_id])
-        assert hearing is not None
-        return hearing[machine_id].gap_ms
+        heartbeats = ears.listener.heartbeats([machine_id])
+        assert heartbeats is not None
+        return heartbeats[machine_id].gap_ms
 
     ears.speaking = {"a", "b"}
     await ears.wait(3)
@@ -112,18 +112,18 @@ async def test_who_begins_to_decide_begins_to_listen(ears: Ears) -> None:
         ears.now += 1
         await ears.listener.hear_ourselves(SchedulerPulse(at=AT, instance="s-1"))
     assert ears.silent_ms("a") == 20_000
-    hearing = ears.listener.asked_to_decide(["a"])
-    assert hearing is not None
-    assert hearing["a"].silent_ms == 0
-    assert not hearing["a"].sampled
+    heartbeats = ears.listener.asked_to_decide(["a"])
+    assert heartbeats is not None
+    assert heartbeats["a"].silent_ms == 0
+    assert not heartbeats["a"].sampled
 
 
 async def test_a_machine_is_not_silent_for_longer_than_it_is_known(ears: Ears) -> None:
     await ears.wait(30)
-    hearing = ears.listener.hearing(["new"])
-    assert hearing is not None
-    assert hearing["new"].silent_ms == 0
-    assert not hearing["new"].present
+    heartbeats = ears.listener.heartbeats(["new"])
+    assert heartbeats is not None
+    assert heartbeats["new"].silent_ms == 0
+    assert not heartbeats["new"].present
 
 
 async def test_what_a_sample_says_is_kept(ears: Ears) -> None:
@@ -138,17 +138,17 @@ async def test_what_a_sample_says_is_kept(ears: Ears) -> None:
     await ears.says("a", **fields)
     await ears.wait(2)
     await ears.says("a", **fields)
-    hearing = ears.listener.hearing(["a"])
-    assert hearing is not None
-    heard = hearing["a"]
+    heartbeats = ears.listener.heartbeats(["a"])
+    assert heartbeats is not None
+    heard = heartbeats["a"]
     assert heard.shards == {"r-1-0"}
     assert heard.disk_free_mb == 500
     assert heard.foreign_mb == {"u1": 900}
     assert heard.fetching_ms == {"w@v1": 2000}
     await ears.says("a", **fields | {"fetching": {"w@v1": "6/10 bytes"}})
-    hearing = ears.listener.hearing(["a"])
-    assert hearing is not None
-    assert hearing["a"].fetching_ms == {"w@v1": 0}
+    heartbeats = ears.listener.heartbeats(["a"])
+    assert heartbeats is not None
+    assert heartbeats["a"].fetching_ms == {"w@v1": 0}
 
 
 async def test_a_shard_that_starts_shows_progress_by_its_phase_its_bytes_and_its_memory(ears: Ears) -> None:
@@ -156,9 +156,9 @@ async def test_a_shard_that_starts_shows_progress_by_its_phase_its_bytes_and_its
         return {"shards": (ShardSample(shard_id="r-1-0", **fields),)}  # type: ignore[arg-type]
 
     def moved_ms() -> int:
-        hearing = ears.listener.hearing(["a"])
-        assert hearing is not None
-        return hearing["a"].moved_ms["r-1-0"]
+        heartbeats = ears.listener.heartbeats(["a"])
+        assert heartbeats is not None
+        return heartbeats["a"].moved_ms["r-1-0"]
 
     await ears.wait(1)
     seen = []
@@ -177,7 +177,7 @@ async def test_a_shard_that_starts_shows_progress_by_its_phase_its_bytes_and_its
 async def test_it_hears_itself_over_the_bus(memory_bus: Bus) -> None:
     listener = Listener(memory_bus, "s-1")
     await listener.start()
-    await eventually(lambda: listener.hearing([]) is not None)
+    await eventually(lambda: listener.heartbeats([]) is not None)
     await memory_bus.tell(MachineSample(at=AT, machine_id="a"))
-    await eventually(lambda: (listener.hearing(["a"]) or {})["a"].present)
+    await eventually(lambda: (listener.heartbeats(["a"]) or {})["a"].present)
     await listener.stop()

@@ -11,19 +11,19 @@ from libs.events.commands import CordonNode
 from libs.events.machine import Gpu
 from libs.events.model import AntiAffinity, ModelSpec, Profile
 from libs.events.replica import ShardPlacement
-from services.scheduler.core.inputs.heartbeats import Heard, Hearing
-from services.scheduler.core.placement.capacity import Room, usable_memory_mb
-from services.scheduler.core.placement.placement import Placing, place
+from services.scheduler.core.inputs.heartbeats import Heartbeat, Heartbeats
+from services.scheduler.core.placement.capacity import Capacity, usable_memory_mb
+from services.scheduler.core.placement.placement import Placement, place
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
 
 
-def placing(world: World, spec: ModelSpec, hearing: Hearing | None = None) -> Placing:
+def placement(world: World, spec: ModelSpec, heartbeats: Heartbeats | None = None) -> Placement:
     world.define(spec)
     world.react()
     world.define(model_spec(spec.name, 0, *spec.profiles, source=spec.source))
     world.settle()
-    return place(world.state, world.model(spec.name), Room(world.state), hearing)
+    return place(world.state, world.model(spec.name), Capacity(world.state), heartbeats)
 
 
 def test_the_figures_of_a_rejection() -> None:
@@ -31,7 +31,7 @@ def test_the_figures_of_a_rejection() -> None:
     world.machine("a", memory_mb=8192)
     world.define(model_spec("big", 1, cpu_profile(memory_mb=6970)))
     world.settle()
-    found = placing(world, model_spec("m", 1, cpu_profile(memory_mb=2048)))
+    found = placement(world, model_spec("m", 1, cpu_profile(memory_mb=2048)))
     assert found.machine_id is None
     assert found.explanation.candidates[0].rejected == ("needs 2048 MB of memory, 813 MB free of 8192 MB",)
     assert found.explanation.rejected == {"memory": 1}
@@ -56,7 +56,7 @@ def test_the_figures_of_a_rejection() -> None:
 def test_each_check(machine: dict[str, Any], profile: Any, check: str, sentence: str) -> None:
     world = World()
     world.machine("a", **machine)
-    found = placing(world, model_spec("m", 1, profile))
+    found = placement(world, model_spec("m", 1, profile))
     assert found.explanation.rejected == {check: 1}
     assert found.explanation.candidates[0].rejected == (sentence,)
 
@@ -64,18 +64,18 @@ def test_each_check(machine: dict[str, Any], profile: Any, check: str, sentence:
 def test_what_a_machine_did_not_report_rejects_nothing() -> None:
     world = World()
     world.machine("a", engines=(), engines_probed=False, memory_mb=0, cores=0)
-    assert placing(world, model_spec()).machine_id == "a"
+    assert placement(world, model_spec()).machine_id == "a"
 
 
 def test_weights_must_be_in_the_library_and_served() -> None:
     world = World()
     world.machine("a")
     spec = model_spec("m", 1, source="library:w")
-    assert placing(world, spec).explanation.candidates[0].rejected == ("the library has no w",)
+    assert placement(world, spec).explanation.candidates[0].rejected == ("the library has no w",)
     world.weights("w", "v1")
-    assert placing(world, spec).explanation.candidates[0].rejected == ("no mirror serves w@v1",)
+    assert placement(world, spec).explanation.candidates[0].rejected == ("no mirror serves w@v1",)
     world.mirror()
-    found = placing(world, spec)
+    found = placement(world, spec)
     assert (found.machine_id, found.weights) == ("a", "w@v1")
 
 
@@ -85,8 +85,8 @@ def test_telemetry_turns_away_a_full_disk_and_a_gpu_that_others_use() -> None:
     world.mirror()
     world.weights("w", "v1", size_bytes=5_000_000_000)
     spec = model_spec("m", 1, gpu_profile(gpus=2), source="library:w")
-    heard = {"g": Heard(silent_ms=0, disk_free_mb=4000, foreign_mb={"g-gpu-1": 3000})}
-    found = placing(world, spec, heard)
+    heard = {"g": Heartbeat(silent_ms=0, disk_free_mb=4000, foreign_mb={"g-gpu-1": 3000})}
+    found = placement(world, spec, heard)
     assert found.explanation.rejected == {"gpus": 1, "disk": 1}
     assert found.explanation.candidates[0].rejected[1] == "needs 5000 MB of disk for the weights, 4000 MB free"
 
@@ -101,14 +101,14 @@ def test_a_gpu_with_a_problem_is_left_out() -> None:
     world.append(type(world.machines["g"].registered)(**{
         f: getattr(world.machines["g"].registered, f) for f in world.machines["g"].registered.__struct_fields__
     } | {"gpus": gpus, "gpus_state": "verified"}))  # fmt: skip
-    assert placing(world, model_spec("m", 1, gpu_profile())).devices == ("u1",)
+    assert placement(world, model_spec("m", 1, gpu_profile())).devices == ("u1",)
 
 
 def test_a_node_that_is_not_ready_is_asked_no_more() -> None:
     world = World()
     world.machine("a", memory_mb=10)
     world.command(CordonNode(machine_id="a"))
-    assert placing(world, model_spec()).explanation.rejected == {"node": 1}
+    assert placement(world, model_spec()).explanation.rejected == {"node": 1}
 
 
 def test_every_rejection_is_counted_and_the_summary_names_an_example() -> None:
@@ -116,7 +116,7 @@ def test_every_rejection_is_counted_and_the_summary_names_an_example() -> None:
     world.machine("a", memory_mb=100)
     world.machine("b", memory_mb=100, cores=0, engines=())
     world.machine("c", engines=())
-    found = placing(world, model_spec("m", 1, cpu_profile(memory_mb=500)))
+    found = placement(world, model_spec("m", 1, cpu_profile(memory_mb=500)))
     assert found.explanation.rejected == {"memory": 2, "engine": 2}
     assert found.explanation.summary.startswith("none of 3 machines can take it: memory turned away 2 (a: needs 500 MB")
 
@@ -126,7 +126,7 @@ def test_the_profile_of_the_highest_priority_that_fits_anywhere_is_taken() -> No
     world.machine("a", gpus=1)
     world.machine("b")
     profiles = (cpu_profile("slow"), gpu_profile("two", gpus=2, priority=9), gpu_profile("one", priority=5))
-    found = placing(world, model_spec("m", 1, *profiles))
+    found = placement(world, model_spec("m", 1, *profiles))
     assert found.profile is not None
     assert (found.machine_id, found.profile.name) == ("a", "one")
     assert found.explanation.rejected == {"gpus": 1, "gpu_class": 1}
@@ -140,8 +140,8 @@ def test_weights_already_there_beat_an_emptier_machine() -> None:
     world.define(model_spec("x", source="library:w"))
     world.settle()
     world.machine("large", memory_mb=80_000)
-    assert placing(world, model_spec("m", source="library:w")).machine_id == "small"
-    assert placing(world, model_spec("n")).machine_id == "large"
+    assert placement(world, model_spec("m", source="library:w")).machine_id == "small"
+    assert placement(world, model_spec("n")).machine_id == "large"
 
 
 def test_replicas_of_one_model_spread_and_gpu_models_pack() -> None:
@@ -161,10 +161,10 @@ def test_explanations_are_bounded() -> None:
     world = World()
     for i in range(200):
         world.machine(f"m{i:03}", memory_mb=10 if i % 2 else 8192)
-    found = placing(world, model_spec())
+    found = placement(world, model_spec())
     assert len(found.explanation.candidates) <= 16
     assert found.explanation.candidates[0].machine_id == found.machine_id == "m000"
-    nowhere = placing(world, model_spec("n", 1, cpu_profile(memory_mb=10**6)))
+    nowhere = placement(world, model_spec("n", 1, cpu_profile(memory_mb=10**6)))
     assert len(nowhere.explanation.candidates) == 64
     assert nowhere.explanation.rejected == {"memory": 200}
 
@@ -175,12 +175,12 @@ def test_room_given_in_this_round_is_gone_and_supposed_room_is_there() -> None:
     world.define(model_spec())
     world.settle()
     machine = world.state.facts.machines["a"]
-    room = Room(world.state)
-    assert room.free(machine).cores == 1
-    room.take("m", ShardPlacement(shard_id="r-x-0", machine_id="a", cores=1, memory_mb=10))
-    assert room.free(machine).cores == 0
-    assert room.supposing(world.replicas()[0].shards).free(machine).cores == 1
-    assert room.free(machine).memory_mb == usable_memory_mb(8192) - 1000 - 10
+    capacity = Capacity(world.state)
+    assert capacity.free(machine).cores == 1
+    capacity.reserve("m", ShardPlacement(shard_id="r-x-0", machine_id="a", cores=1, memory_mb=10))
+    assert capacity.free(machine).cores == 0
+    assert capacity.without(world.replicas()[0].shards).free(machine).cores == 1
+    assert capacity.free(machine).memory_mb == usable_memory_mb(8192) - 1000 - 10
 
 
 def _apart(within: str, *models: str) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def test_replicas_that_keep_apart_take_a_machine_each() -> None:
     world.define(model_spec("m", 3, **_apart("node")))
     world.settle()
     assert sorted(r.machines for r in world.replicas("m", "ready")) == [("a",), ("b",)]
-    unplaced = place(world.state, world.model(), Room(world.state), None).explanation
+    unplaced = place(world.state, world.model(), Capacity(world.state), None).explanation
     assert unplaced.rejected == {"anti_affinity": 2}
     said = {c.machine_id: c.rejected for c in unplaced.candidates}
     on_a = next(r.replica_id for r in world.replicas("m") if r.machines == ("a",))
@@ -320,12 +320,12 @@ def test_a_card_that_shares_the_machines_memory_and_the_machine_are_one_room() -
     )
     on_card = gpu_profile(gpu_class="gb10-120g", min_gpu_memory_mb=60_000)
 
-    def beside(spec: ModelSpec, wanted: Profile) -> Placing:
+    def beside(spec: ModelSpec, wanted: Profile) -> Placement:
         world = World()
         world.machine("g", memory_mb=120_000, gpus=(card,))
         world.define(spec)
         world.settle()
-        return placing(world, model_spec("m", 1, wanted))
+        return placement(world, model_spec("m", 1, wanted))
 
     assert beside(model_spec("large", 1, cpu_profile(memory_mb=70_000)), on_card).machine_id is None
     assert beside(model_spec("small", 1, cpu_profile(memory_mb=10_000)), on_card).devices == ("u0",)
@@ -340,7 +340,7 @@ def test_the_machine_that_lacks_least_is_told_first() -> None:
     world.machine("z", gpus=1)
     world.define(model_spec("first", 1, gpu_profile()))
     world.settle()
-    found = placing(world, model_spec("m", 1, gpu_profile()))
+    found = placement(world, model_spec("m", 1, gpu_profile()))
     assert found.explanation.rejected == {"gpu_class": 3, "gpus": 1}
     assert found.explanation.summary.startswith("none of 4 machines can take it: gpus turned away 1 (z: needs 1 GPU")
     assert [candidate.machine_id for candidate in found.explanation.candidates] == ["z", "a", "b", "c"]

@@ -237,7 +237,7 @@ def test_a_start_without_progress_fails_with_its_phase(world: World) -> None:
 
 
 def test_an_engine_whose_memory_grows_makes_progress(world: World) -> None:
-    from services.scheduler.core.inputs.heartbeats import Heard
+    from services.scheduler.core.inputs.heartbeats import Heartbeat
 
     machine = world.machine()
     machine.stuck.add("m")
@@ -245,17 +245,17 @@ def test_an_engine_whose_memory_grows_makes_progress(world: World) -> None:
     world.settle()
     [shard_id] = machine.shards
     shards = frozenset({shard_id})
-    world.hearing = lambda: {"cpu-1": Heard(silent_ms=0, shards=shards, moved_ms={shard_id: 800})}  # type: ignore[method-assign]
+    world.heartbeats = lambda: {"cpu-1": Heartbeat(silent_ms=0, shards=shards, moved_ms={shard_id: 800})}  # type: ignore[method-assign]
     world.wait(600, step=10)
     assert world.events(ReplicaFailed) == []
-    world.hearing = lambda: {"cpu-1": Heard(silent_ms=0, shards=shards, moved_ms={shard_id: 95_000})}  # type: ignore[method-assign]
+    world.heartbeats = lambda: {"cpu-1": Heartbeat(silent_ms=0, shards=shards, moved_ms={shard_id: 95_000})}  # type: ignore[method-assign]
     world.step()
     assert "no progress on cpu-1 for 95 s while loading" in world.events(ReplicaFailed)[0].reason
 
 
 def test_weights_that_still_arrive_are_progress(world: World) -> None:
     from libs.events import shard as facts
-    from services.scheduler.core.inputs.heartbeats import Heard
+    from services.scheduler.core.inputs.heartbeats import Heartbeat
 
     world.machine("cpu-1")
     world.machines.clear()
@@ -270,11 +270,11 @@ def test_weights_that_still_arrive_are_progress(world: World) -> None:
             model="m", generation=1, engine="sim",
         )
     )  # fmt: skip
-    fetching = {"cpu-1": Heard(silent_ms=0, fetching_ms={"w@v1": 500})}
-    world.hearing = lambda: fetching  # type: ignore[method-assign]
+    fetching = {"cpu-1": Heartbeat(silent_ms=0, fetching_ms={"w@v1": 500})}
+    world.heartbeats = lambda: fetching  # type: ignore[method-assign]
     world.wait(600, step=10)
     assert world.events(ReplicaFailed) == []
-    world.hearing = lambda: {"cpu-1": Heard(silent_ms=0)}  # type: ignore[method-assign]
+    world.heartbeats = lambda: {"cpu-1": Heartbeat(silent_ms=0)}  # type: ignore[method-assign]
     world.step()
     assert "while starting" in world.events(ReplicaFailed)[0].reason
 
@@ -283,10 +283,10 @@ def test_a_machine_that_does_not_take_a_shard_up_is_left(world: World) -> None:
     deaf, _ = world.machine("a"), world.machine("b")
     deaf.step = lambda: setattr(deaf, "last_heard", world.now)  # type: ignore[method-assign]
     world.define(model_spec())
-    world.hearing = lambda: None  # type: ignore[method-assign]
+    world.heartbeats = lambda: None  # type: ignore[method-assign]
     world.wait(300, step=5)
     assert world.events(ReplicaFailed) == []
-    del world.hearing  # type: ignore[method-assign]
+    del world.heartbeats  # type: ignore[method-assign]
     world.wait(12)
     assert "a did not take it up within 120 s" in world.events(ReplicaFailed)[0].reason
     world.wait(15)
@@ -647,15 +647,15 @@ def test_a_fact_about_one_model_makes_the_leader_look_at_that_one(
         world.define(model_spec(f"m{i}"))
     world.settle(40)
     looked: list[str] = []
-    decide = model_reconciler.Look.decide
+    decide = model_reconciler.ModelReconciler.decide
 
-    def counted(self: model_reconciler.Look) -> None:
+    def counted(self: model_reconciler.ModelReconciler) -> None:
         looked.append(self.model.name)
         decide(self)
 
-    monkeypatch.setattr(model_reconciler.Look, "decide", counted)
-    world.reconciler.react(world.state, world.hearing(), world.now)
+    monkeypatch.setattr(model_reconciler.ModelReconciler, "decide", counted)
+    world.reconciler.react(world.state, world.heartbeats(), world.now)
     assert looked == []
     machine.crash(world.replicas("m7")[0].replica_id + "-0")
-    world.reconciler.react(world.state, world.hearing(), world.now)
+    world.reconciler.react(world.state, world.heartbeats(), world.now)
     assert looked == ["m7"]

@@ -60,7 +60,7 @@ def test_a_machine_lost_for_a_month_is_retired_with_what_ran_there(world: World)
     assert (retired.machine_id, retired.reason) == (where, "lost for more than 30 days")
     assert where not in world.state.facts.machines
     assert where not in world.state.held
-    assert where not in world.state.stirred
+    assert where not in world.state.changed
     assert len(world.replicas()) == len(world.serving()) == 1
     assert world.model().failed_on == {}
     world.define(model_spec("other"))
@@ -155,7 +155,7 @@ def test_years_of_machines_leave_no_more_than_those_there_are(world: World) -> N
         for old in [m for m in world.machines if m not in world.state.facts.machines]:
             del world.machines[old]
         facts = world.state.facts
-        sizes.append((len(facts.machines), len(facts.replicas), len(world.state.held), len(world.state.stirred)))
+        sizes.append((len(facts.machines), len(facts.replicas), len(world.state.held), len(world.state.changed)))
     assert max(sizes) == max(sizes[:26]), "what is kept after ten years is what was kept after one"
     assert max(max(size) for size in sizes) <= 8
     assert len(world.events(NodeLost)) == 260

@@ -10,7 +10,7 @@ from libs.events.questions import RackPower
 from libs.events.replica import ReplicaStopped
 from libs.events.system import RackCapped
 from libs.events.views import NodeView
-from services.scheduler.core.inputs.heartbeats import Heard
+from services.scheduler.core.inputs.heartbeats import Heartbeat
 from services.scheduler.core.views.history import explain
 from services.scheduler.core.views.node_views import node_view, racks
 from services.scheduler.core.views.views import (
@@ -171,11 +171,13 @@ def test_a_replica_shows_how_far_its_start_is_until_it_is_ready() -> None:
     world.define(model_spec("m", 1, cpu_profile()))
     world.react()
     [replica] = world.replicas("m")
-    hearing = {"cpu-1": Heard(silent_ms=0, starting={f"{replica.replica_id}-0": "loading", "r-other-0": "checking"})}
-    [shown] = with_progress(model_view(world.state, world.model()), hearing).replicas
+    heartbeats = {
+        "cpu-1": Heartbeat(silent_ms=0, starting={f"{replica.replica_id}-0": "loading", "r-other-0": "checking"})
+    }
+    [shown] = with_progress(model_view(world.state, world.model()), heartbeats).replicas
     assert shown.progress == "loading on cpu-1"
     world.settle()
-    [shown] = with_progress(model_view(world.state, world.model()), hearing).replicas
+    [shown] = with_progress(model_view(world.state, world.model()), heartbeats).replicas
     assert (shown.state, shown.progress) == ("ready", "")
 
 

@@ -51,7 +51,7 @@ from libs.events.node import (
 )
 from libs.events.refusal import FEW, Refused
 from libs.events.system import RackCapped, SystemStarted, SystemStopped
-from services.scheduler.core.placement.capacity import Room
+from services.scheduler.core.placement.capacity import Capacity
 from services.scheduler.core.reconciler.nodes import still_running
 from services.scheduler.core.state import operations
 from services.scheduler.core.state.state import Machine, Model, State
@@ -196,7 +196,7 @@ def _cap_rack(state: State, command: CapRack, now: datetime) -> Event | None:
         raise Refused.one("watts", f"{command.watts} W: state 0 or more, or nothing for no limit")
     if state.facts.rack_watts.get(command.rack) == command.watts:
         return None
-    drawn = Room(state).rack_watts(command.rack)
+    drawn = Capacity(state).rack_watts(command.rack)
     return RackCapped(at=now, rack=command.rack, watts=command.watts, drawn_watts=drawn)
 
 
@@ -250,7 +250,7 @@ def _retire(state: State, command: RetireNode, now: datetime) -> Event | None:
     return NodeRetired(at=now, machine_id=command.machine_id, lost_at=machine.lost_at, reason=command.reason)
 
 
-def _give_errand(state: State, command: GiveErrand, now: datetime) -> Event | None:
+def _give_operation(state: State, command: GiveErrand, now: datetime) -> Event | None:
     return operations.give(state, _machine_named(state, command.machine_id), command, now)
 
 
@@ -265,7 +265,7 @@ _COMMANDS: dict[type[Command], Callable[[State, Any, datetime], Event | None]] =
     LendNode: _lend,
     ReclaimNode: _reclaim,
     RetireNode: _retire,
-    GiveErrand: _give_errand,
+    GiveErrand: _give_operation,
     StopModel: _stop,
     StartModel: _start,
     WakeModel: _wake,

@@ -14,7 +14,7 @@ RESTARTS_WITHIN_MS = 60_000
 """The same for a machine whose agent was asked to begin anew: an agent on eight cards looks at all of them first."""
 
 
-class Heard(msgspec.Struct, frozen=True):
+class Heartbeat(msgspec.Struct, frozen=True):
     """One machine, as far as its telemetry tells."""
 
     silent_ms: int
@@ -44,5 +44,5 @@ class Heard(msgspec.Struct, frozen=True):
         return self.sampled and self.silent_ms < LOST_AFTER_MS
 
 
-Hearing = Mapping[str, Heard]
+Heartbeats = Mapping[str, Heartbeat]
 """By machine id. None in its place: the leader hears nothing at all, so nothing is concluded from silence."""

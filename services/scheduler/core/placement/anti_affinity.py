@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping
 from libs.events.model import AntiAffinity, ModelSpec
 from services.scheduler.core.state.state import State
 
-from .capacity import Room, rack_of
+from .capacity import Capacity, rack_of
 
 
-def kept_from(state: State, spec: ModelSpec, room: Room) -> Mapping[str, str]:
-    """Machine id to why no replica of this definition may go there. ``room``: with what is supposed to be gone."""
+def conflicts(state: State, spec: ModelSpec, capacity: Capacity) -> Mapping[str, str]:
+    """Machine id to why no replica of this definition may go there. ``capacity``: with what is supposed to be gone."""
     found: dict[str, str] = {}
     for other, rule in _rules(state, spec):
         both = "replicas of this model" if other == spec.name else f"{spec.name} and {other}"
-        places = _places(state, room, other)
+        places = _places(state, capacity, other)
         if rule.within == "node":
             for machine_id, replica in places.items():
                 found.setdefault(machine_id, f"has {replica} of {other}, and {both} keep to different machines")
@@ -45,12 +45,12 @@ def _rules(state: State, spec: ModelSpec) -> Iterator[tuple[str, AntiAffinity]]:
                     yield name, rule
 
 
-def _places(state: State, room: Room, model: str) -> dict[str, str]:
+def _places(state: State, capacity: Capacity, model: str) -> dict[str, str]:
     """Machine id to which replica of the model is there, or is being placed there in this round."""
-    found = dict.fromkeys(room.given_to(model), "one placed a moment ago")
+    found = dict.fromkeys(capacity.reserved_for(model), "one placed a moment ago")
     for replica in state.of_model.get(model, {}).values():
         for shard_id, shard in replica.shards.items():
             machine = state.facts.machines.get(shard.placement.machine_id)
-            if not shard.ended and room.counts(shard_id) and machine is not None and not machine.lost:
+            if not shard.ended and capacity.counts(shard_id) and machine is not None and not machine.lost:
                 found[machine.facts.machine_id] = replica.replica_id
     return found

@@ -15,10 +15,10 @@ import msgspec
 from libs.events.explanation import Explanation
 from libs.events.model import ModelSpec, Profile
 from libs.fit import Need as Memory
-from services.scheduler.core.inputs.heartbeats import Hearing
+from services.scheduler.core.inputs.heartbeats import Heartbeats
 from services.scheduler.core.state.state import Machine, State
 
-from .capacity import Room, rack_of, usable_memory_mb
+from .capacity import Capacity, rack_of, usable_memory_mb
 from .checks import (
     CHANGING,
     Query,
@@ -65,7 +65,7 @@ Entry = Fit | dict[str, str]
 """Or the sentence of each check it does not pass."""
 
 
-class Need(msgspec.Struct, frozen=True):
+class Requirement(msgspec.Struct, frozen=True):
     """What makes two profiles of two models need the same."""
 
     shape: tuple[object, ...]
@@ -79,7 +79,7 @@ class Need(msgspec.Struct, frozen=True):
     """What each GPU must hold, where the weights' headers tell."""
 
 
-def need(state: State, spec: ModelSpec, profile: Profile) -> Need:
+def requirement_of(state: State, spec: ModelSpec, profile: Profile) -> Requirement:
     weights = state.weights_of(spec)
     source = (spec.source or "").removeprefix("library:")
     regions = spec.licence.regions if spec.licence is not None else ()
@@ -93,18 +93,18 @@ def need(state: State, spec: ModelSpec, profile: Profile) -> Need:
         *(profile.min_gpu_memory_mb, source, weights, regions, len(state.facts.mirrors) > 0),
         *(each_gpu.total if each_gpu is not None else 0, lacking),
     )
-    return Need(shape, profile, source, weights, regions, lacking, each_gpu)
+    return Requirement(shape, profile, source, weights, regions, lacking, each_gpu)
 
 
 class Table:
     """Every machine, for one need."""
 
-    def __init__(self, wanted: Need, generations: Iterator[int]) -> None:
+    def __init__(self, wanted: Requirement, generations: Iterator[int]) -> None:
         self._need = wanted
         self._generations = generations
         self._seen = -1
         self.fits: dict[str, Fit] = {}
-        self.turned: dict[str, dict[str, str]] = {}
+        self.rejected: dict[str, dict[str, str]] = {}
         self.counts: dict[str, int] = {}
         """Check to how many machines it turned away."""
         self.generation = 0
@@ -113,34 +113,34 @@ class Table:
         """Machines turned away by what telemetry alone may change."""
         self._registered = -1
 
-    def refresh(self, state: State, room: Room, hearing: Hearing | None) -> None:
+    def refresh(self, state: State, capacity: Capacity, heartbeats: Heartbeats | None) -> None:
         machines = state.facts.machines
-        stale = state.stirred.since(self._seen) if self._seen >= 0 else None
-        if self._need.profile.nodes > 1 and self._registered != state.registered:
+        stale = state.changed.since(self._seen) if self._seen >= 0 else None
+        if self._need.profile.nodes > 1 and self._registered != state.hardware_changed:
             # Who is on whose fabric depends on what other machines say of it.
             stale = None
-            self._registered = state.registered
-        self._seen = state.stirred.count
+            self._registered = state.hardware_changed
+        self._seen = state.changed.count
         if stale is None:
-            stale = {*machines, *self.fits, *self.turned}
+            stale = {*machines, *self.fits, *self.rejected}
         for machine_id in {*stale, *self._changing}:
             if machine_id in machines:
-                self._set(machine_id, *look(state, machines[machine_id], self._need, room, hearing))
+                self._set(machine_id, *assess(state, machines[machine_id], self._need, capacity, heartbeats))
             else:
                 self._set(machine_id, None, False)
 
-    def again(self, state: State, machine_id: str, room: Room, hearing: Hearing | None) -> Fit | None:
+    def again(self, state: State, machine_id: str, capacity: Capacity, heartbeats: Heartbeats | None) -> Fit | None:
         """Look once more at a machine about to be chosen: what telemetry says may have changed."""
-        entry, changing = look(state, state.facts.machines[machine_id], self._need, room, hearing)
+        entry, changing = assess(state, state.facts.machines[machine_id], self._need, capacity, heartbeats)
         self._set(machine_id, entry, changing)
         return entry if isinstance(entry, Fit) else None
 
     def _set(self, machine_id: str, entry: Entry | None, changing: bool) -> None:
         """None: it is known no more."""
-        if self.turned.get(machine_id) == entry:
+        if self.rejected.get(machine_id) == entry:
             return
         self.generation = next(self._generations)
-        for check in self.turned.pop(machine_id, ()):
+        for check in self.rejected.pop(machine_id, ()):
             self.counts[check] -= 1
         self.fits.pop(machine_id, None)
         self._changing.discard(machine_id)
@@ -149,7 +149,7 @@ class Table:
             return
         if entry is None:
             return
-        self.turned[machine_id] = entry
+        self.rejected[machine_id] = entry
         for check in entry:
             self.counts[check] = self.counts.get(check, 0) + 1
         if changing:
@@ -165,7 +165,7 @@ class Tables:
         self.nowhere: dict[tuple[str, ...], tuple[tuple[object, ...], Explanation]] = {}
         """Model and profiles to why nothing fits, and the tables and their generations that say so."""
 
-    def of(self, wanted: Need) -> Table:
+    def of(self, wanted: Requirement) -> Table:
         table = self._tables.get(wanted.shape)
         if table is None:
             table = self._tables[wanted.shape] = Table(wanted, self._generations)
@@ -176,7 +176,9 @@ class Tables:
         return table
 
 
-def look(state: State, machine: Machine, wanted: Need, room: Room, hearing: Hearing | None) -> tuple[Entry, bool]:
+def assess(
+    state: State, machine: Machine, wanted: Requirement, capacity: Capacity, heartbeats: Heartbeats | None
+) -> tuple[Entry, bool]:
     """One machine, for one need; and whether what telemetry says alone may change that it is turned away."""
     machine_id = machine.facts.machine_id
     asked = query(
@@ -186,20 +188,20 @@ def look(state: State, machine: Machine, wanted: Need, room: Room, hearing: Hear
         weights=wanted.weights,
         version=state.facts.versions.get(wanted.weights) if wanted.weights else None,
         mirrors=len(state.facts.mirrors),
-        free=room.free(machine),
-        heard=hearing.get(machine_id) if hearing is not None else None,
+        free=capacity.free(machine),
+        heard=heartbeats.get(machine_id) if heartbeats is not None else None,
         regions=wanted.regions,
         lacking=wanted.lacking,
         each_gpu=wanted.each_gpu,
         gang=_apart(state, machine_id) if wanted.profile.nodes > 1 else None,
     )
-    turned = rejections(asked)
-    if not turned:
+    rejected = rejections(asked)
+    if not rejected:
         return _fit(asked), False
-    if not turned.keys() <= CHANGING:
-        return turned, False
+    if not rejected.keys() <= CHANGING:
+        return rejected, False
     held_by_others = sum(gpu.gpu_class == asked.profile.gpu_class for gpu in asked.free.gpus) > len(asked.gpus)
-    return turned, "disk" in turned or held_by_others
+    return rejected, "disk" in rejected or held_by_others
 
 
 def _apart(state: State, machine_id: str) -> str | None:

@@ -29,7 +29,7 @@ class Free(msgspec.Struct, frozen=True):
     gpus_held: int
 
 
-class Room:
+class Capacity:
     """What is free, less what this round of decisions has already given away.
 
     A shard holds its room until its machine says that it is gone, whatever has been decided about it. One room
@@ -41,34 +41,34 @@ class Room:
         """``without``: shards supposed to be gone."""
         self.state = state
         self._without = without
-        self._given: dict[str, list[ShardPlacement]] = {}
+        self._reserved: dict[str, list[ShardPlacement]] = {}
         self._models: dict[str, Counter[str]] = {}
         self._free: dict[str, tuple[int, Free]] = {}
         self._watts: dict[str, int] | None = None
 
     def begin(self) -> None:
         """A new round: what the last one gave away stands in the log now, or was not done."""
-        for machine_id in self._given:
+        for machine_id in self._reserved:
             self._free.pop(machine_id, None)
-            self.state.stirred.stir(machine_id)
-        self._given, self._models, self._watts = {}, {}, None
+            self.state.changed.mark(machine_id)
+        self._reserved, self._models, self._watts = {}, {}, None
         if len(self._free) > len(self.state.facts.machines):
             self._free = {name: free for name, free in self._free.items() if name in self.state.facts.machines}
 
-    def supposing(self, gone: Iterable[str]) -> Room:
+    def without(self, gone: Iterable[str]) -> Capacity:
         """The room there would be if these shards were gone too."""
-        other = Room(self.state, self._without | frozenset(gone))
-        other._given, other._models = self._given, self._models
+        other = Capacity(self.state, self._without | frozenset(gone))
+        other._reserved, other._models = self._reserved, self._models
         return other
 
-    def take(self, model: str, shard: ShardPlacement) -> None:
-        self._given.setdefault(shard.machine_id, []).append(shard)
-        self.state.stirred.stir(shard.machine_id)
+    def reserve(self, model: str, shard: ShardPlacement) -> None:
+        self._reserved.setdefault(shard.machine_id, []).append(shard)
+        self.state.changed.mark(shard.machine_id)
         self._free.pop(shard.machine_id, None)
         self._models.setdefault(model, Counter())[shard.machine_id] += 1
         self._watts = None
 
-    def given_to(self, model: str) -> Counter[str]:
+    def reserved_for(self, model: str) -> Counter[str]:
         """Machine id to shards of this model given room in this round."""
         return self._models.get(model, Counter())
 
@@ -80,13 +80,13 @@ class Room:
         for shard_id, shard in self.state.held.get(machine_id, {}).items():
             if shard_id not in self._without:
                 yield shard
-        yield from self._given.get(machine_id, ())
+        yield from self._reserved.get(machine_id, ())
 
     def free(self, machine: Machine) -> Free:
         facts = machine.facts
-        stirred = self.state.stirred.get(facts.machine_id, 0)
+        changed = self.state.changed.get(facts.machine_id, 0)
         known = self._free.get(facts.machine_id)
-        if known is not None and known[0] == stirred:
+        if known is not None and known[0] == changed:
             return known[1]
         cores, memory_mb = facts.cpu_count, usable_memory_mb(facts.memory_total_mb)
         held: set[str] = set()
@@ -101,7 +101,7 @@ class Room:
         gpus = [_left_of(gpu, memory_mb) for gpu in facts.gpus if gpu.uuid not in held and usable(gpu)]
         gpus.sort(key=lambda gpu: gpu.index)
         free = Free(cores, memory_mb, tuple(gpus), len(held))
-        self._free[facts.machine_id] = stirred, free
+        self._free[facts.machine_id] = changed, free
         return free
 
     def rack_watts(self, rack: str) -> int:

@@ -13,7 +13,7 @@ from libs.events.sources import of_library
 from libs.fit import Need
 from libs.fit.health import in_words, usable
 from libs.fit.memory import GIB
-from services.scheduler.core.inputs.heartbeats import LOST_AFTER_MS, Heard
+from services.scheduler.core.inputs.heartbeats import LOST_AFTER_MS, Heartbeat
 from services.scheduler.core.state.state import Machine
 
 from .capacity import Free
@@ -47,7 +47,7 @@ class Query(msgspec.Struct, frozen=True):
     """Those it could be given."""
     chosen: Chosen | Lacking | None
     """Those it would be given; None: there are too few, or it needs none."""
-    heard: Heard | None
+    heard: Heartbeat | None
     regions: tuple[str, ...] = ()
     """Where the licence of the weights lets them run; empty: anywhere."""
     lacking: str = ""
@@ -217,7 +217,7 @@ def disk(q: Query) -> str | None:
     return f"needs {needs} MB of disk for the weights, {q.heard.disk_free_mb} MB free"
 
 
-def usable_gpus(profile: Profile, free: Free, heard: Heard | None, each_gpu: Need | None = None) -> list[Gpu]:
+def usable_gpus(profile: Profile, free: Free, heard: Heartbeat | None, each_gpu: Need | None = None) -> list[Gpu]:
     """Free GPUs of the profile's class, able enough, that others do not use either, by index."""
     if profile.gpu_class is None:
         return []
@@ -281,7 +281,7 @@ def query(
     version: LibraryVersion | None,
     mirrors: int,
     free: Free,
-    heard: Heard | None,
+    heard: Heartbeat | None,
     regions: tuple[str, ...],
     lacking: str,
     each_gpu: Need | None,

@@ -158,14 +158,14 @@ def _fits(headers: ModelHeaders, profile: Profile, context_length: int, cards: i
 
 
 def _changes_memory(profile: Profile) -> bool:
-    return _given(profile, traits_of(profile.engine).arguments.of_memory)
+    return _reserved(profile, traits_of(profile.engine).arguments.of_memory)
 
 
 def _changes_context(profile: Profile) -> bool:
-    return _given(profile, traits_of(profile.engine).arguments.of_context)
+    return _reserved(profile, traits_of(profile.engine).arguments.of_context)
 
 
-def _given(profile: Profile, options: tuple[str, ...]) -> bool:
+def _reserved(profile: Profile, options: tuple[str, ...]) -> bool:
     """Whether it is given one of these options, as the engines' parsers read them."""
     return any(arg.replace("_", "-").startswith(options) for arg in profile.args)
 

@@ -10,21 +10,21 @@ import msgspec
 
 from libs.events.explanation import MAX_CANDIDATES, Candidate, Explanation
 from libs.events.model import ModelSpec, Profile
-from services.scheduler.core.inputs.heartbeats import Hearing
+from services.scheduler.core.inputs.heartbeats import Heartbeats
 from services.scheduler.core.state.state import Machine, Model, State
 
 from . import summary
-from .anti_affinity import kept_from
+from .anti_affinity import conflicts
 from .candidates import (
     WORTH,
     Fit,
-    Need,
+    Requirement,
     Table,
     Tables,
-    look,
-    need,
+    assess,
+    requirement_of,
 )
-from .capacity import Room, rack_of
+from .capacity import Capacity, rack_of
 from .checks import CHECKS, LASTING
 from .gangs import Gang, best_gang
 from .power import watts_of
@@ -41,7 +41,7 @@ class Spot(msgspec.Struct, frozen=True):
     adapters: tuple[str, ...] = ()
 
 
-class Placing(msgspec.Struct, frozen=True):
+class Placement(msgspec.Struct, frozen=True):
     """The choice: a spot for each shard, the leading one first. There is none if nothing fits."""
 
     explanation: Explanation
@@ -72,7 +72,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
     profile: Profile
     fits: Mapping[str, Fit]
-    turned: Mapping[str, Mapping[str, str]]
+    rejected: Mapping[str, Mapping[str, str]]
     counts: Mapping[str, int] | None = None
     """Check to machines it turned away, where that is known without counting."""
 
@@ -84,8 +84,8 @@ class Search:
         self,
         state: State,
         model: Model,
-        room: Room,
-        hearing: Hearing | None,
+        capacity: Capacity,
+        heartbeats: Heartbeats | None,
         tables: Tables | None = None,
         spec: ModelSpec | None = None,
         profiles: Collection[str] | None = None,
@@ -93,15 +93,15 @@ class Search:
         """``spec``: the definition, if not the one in force; ``profiles``: only those."""
         self._state = state
         self._model = model
-        self._room = room
-        self._hearing = hearing
+        self._capacity = capacity
+        self._hearing = heartbeats
         self._tables = tables if tables is not None else Tables()
         self._spec = spec if spec is not None else model.spec
         self._profiles = sorted(
             (p for p in self._spec.profiles if profiles is None or p.name in profiles), key=lambda p: -p.priority
         )
 
-    def best(self) -> Placing:
+    def best(self) -> Placement:
         """Choose machines for one more replica.
 
         Profiles are tried from the highest priority down; the first that fits anywhere is taken. Among equally
@@ -110,15 +110,15 @@ class Search:
         asked: list[_Asked] = []
         generations: list[object] = []
         for profile in self._profiles:
-            wanted = need(self._state, self._spec, profile)
+            wanted = requirement_of(self._state, self._spec, profile)
             table = self._tables.of(wanted)
-            table.refresh(self._state, self._room, self._hearing)
+            table.refresh(self._state, self._capacity, self._hearing)
             found = self._choose(profile, wanted, asked, table)
             if found is not None:
                 return found
             whole = asked[-1].counts is not None  # nothing but the table turned machines away
             generations.append((wanted.shape, table.generation if whole else -self._state.position))
-        return Placing(explanation=self._nowhere(asked, tuple(generations)))
+        return Placement(explanation=self._nowhere(asked, tuple(generations)))
 
     def _nowhere(self, asked: Sequence[_Asked], generations: tuple[object, ...]) -> Explanation:
         """Told once for as long as every table stays as it is."""
@@ -130,23 +130,23 @@ class Search:
         self._tables.nowhere[key] = generations, explanation
         return explanation
 
-    def supposing(self, gone: Collection[str], machines: Iterable[str]) -> list[Placing]:
+    def placements_without(self, gone: Collection[str], machines: Iterable[str]) -> list[Placement]:
         """Choices there would be on these machines if shards were gone: for each profile that fits, at most 16."""
-        room = self._room.supposing(gone)
-        found: list[Placing] = []
+        capacity = self._capacity.without(gone)
+        found: list[Placement] = []
         for profile in self._profiles:
-            wanted = need(self._state, self._spec, profile)
+            wanted = requirement_of(self._state, self._spec, profile)
             fits: dict[str, Fit] = {}
             if profile.nodes > 1:
                 table = self._tables.of(wanted)
-                table.refresh(self._state, self._room, self._hearing)
+                table.refresh(self._state, self._capacity, self._hearing)
                 fits.update(table.fits)
             for machine_id in machines:
                 machine = self._state.facts.machines.get(machine_id)
-                entry = look(self._state, machine, wanted, room, self._hearing) if machine is not None else None
+                entry = assess(self._state, machine, wanted, capacity, self._hearing) if machine is not None else None
                 if entry is not None and isinstance(entry[0], Fit):
                     fits[machine_id] = entry[0]
-            asked = _Asked(profile, self._allowed(fits, {}, room), {})
+            asked = _Asked(profile, self._allowed(fits, {}, capacity), {})
             if profile.nodes > 1:
                 gang = self._gang(asked)
                 if isinstance(gang, Gang):
@@ -156,63 +156,65 @@ class Search:
                     found.append(self._alone(one, [one], asked, [asked], wanted))
         return found
 
-    def _choose(self, profile: Profile, wanted: Need, asked: list[_Asked], table: Table) -> Placing | None:
+    def _choose(self, profile: Profile, wanted: Requirement, asked: list[_Asked], table: Table) -> Placement | None:
         while True:
-            turned: dict[str, Mapping[str, str]] = {}
-            fits = self._allowed(table.fits, turned, self._room)
-            turned.update(self._power_too(profile, table.turned))
-            one = _Asked(profile, fits, table.turned, table.counts)
-            if turned:
-                one = _Asked(profile, fits, {**table.turned, **turned})
+            rejected: dict[str, Mapping[str, str]] = {}
+            fits = self._allowed(table.fits, rejected, self._capacity)
+            rejected.update(self._power_too(profile, table.rejected))
+            one = _Asked(profile, fits, table.rejected, table.counts)
+            if rejected:
+                one = _Asked(profile, fits, {**table.rejected, **rejected})
             if profile.nodes > 1:
                 gang = self._gang(one)
                 if not isinstance(gang, Gang):
-                    asked.append(_Asked(profile, {}, {**one.turned, **gang}))
+                    asked.append(_Asked(profile, {}, {**one.rejected, **gang}))
                     return None
                 return self._together(gang, one, [*asked, one], wanted)
             ranked = self._ranked(one.fits, SHOWN_WHEN_PLACED)
             if not ranked:
                 asked.append(one)
                 return None
-            if self._hearing is None or table.again(self._state, ranked[0].machine_id, self._room, self._hearing):
+            if self._hearing is None or table.again(self._state, ranked[0].machine_id, self._capacity, self._hearing):
                 fresh = table.fits[ranked[0].machine_id]
                 best = msgspec.structs.replace(ranked[0], fit=fresh)
                 return self._alone(best, ranked, one, [*asked, one], wanted)
 
-    def _allowed(self, fits: Mapping[str, Fit], turned: dict[str, Mapping[str, str]], room: Room) -> Mapping[str, Fit]:
-        """Without those that this model, or another GPU's draw, is kept from; they are added to ``turned``."""
-        away = kept_from(self._state, self._spec, room)
+    def _allowed(
+        self, fits: Mapping[str, Fit], rejected: dict[str, Mapping[str, str]], capacity: Capacity
+    ) -> Mapping[str, Fit]:
+        """Without those that this model, or another GPU's draw, is kept from; they are added to ``rejected``."""
+        away = conflicts(self._state, self._spec, capacity)
         if away:
-            turned.update({m: {"anti_affinity": away[m]} for m in fits if m in away})
+            rejected.update({m: {"anti_affinity": away[m]} for m in fits if m in away})
             fits = {m: fit for m, fit in fits.items() if m not in away}
-        return self._within_power(fits, turned, room)
+        return self._within_power(fits, rejected, capacity)
 
     def _within_power(
-        self, fits: Mapping[str, Fit], turned: dict[str, Mapping[str, str]], room: Room
+        self, fits: Mapping[str, Fit], rejected: dict[str, Mapping[str, str]], capacity: Capacity
     ) -> Mapping[str, Fit]:
-        """Without those whose rack may not draw what the GPUs would; they are added to ``turned``."""
+        """Without those whose rack may not draw what the GPUs would; they are added to ``rejected``."""
         caps = self._state.facts.rack_watts
         if not caps:
             return fits
         within: dict[str, Fit] = {}
         for machine_id, fit in fits.items():
             rack, needs = rack_of(self._state.facts.machines[machine_id]), self._watts(machine_id, fit)
-            if rack not in caps or not needs or (drawn := room.rack_watts(rack)) + needs <= caps[rack]:
+            if rack not in caps or not needs or (drawn := capacity.rack_watts(rack)) + needs <= caps[rack]:
                 within[machine_id] = fit
             else:
-                turned[machine_id] = {"power": summary.power(needs, drawn, caps[rack], rack)}
+                rejected[machine_id] = {"power": summary.power(needs, drawn, caps[rack], rack)}
         return within
 
-    def _power_too(self, profile: Profile, turned: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
+    def _power_too(self, profile: Profile, rejected: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
         """Of machines without GPUs enough to give those whose rack has no power left for them either."""
         found: dict[str, Mapping[str, str]] = {}
         caps = self._state.facts.rack_watts
-        for machine_id, reasons in turned.items() if caps and profile.gpu_class is not None else ():
+        for machine_id, reasons in rejected.items() if caps and profile.gpu_class is not None else ():
             machine = self._state.facts.machines[machine_id]
             if "gpus" not in reasons or (rack := rack_of(machine)) not in caps:
                 continue
             watts = sorted(watts_of(gpu) for gpu in machine.facts.gpus if gpu.gpu_class == profile.gpu_class)
-            needs, drawn = sum(watts[: profile.gpus_per_node]), self._room.rack_watts(rack)
+            needs, drawn = sum(watts[: profile.gpus_per_node]), self._capacity.rack_watts(rack)
             if drawn + needs > caps[rack]:
                 found[machine_id] = {**reasons, "power": summary.power(needs, drawn, caps[rack], rack)}
         return found
@@ -249,7 +251,7 @@ class Search:
         for replica in self._state.of_model.get(self._model.name, {}).values():
             if replica.phase in ("placed", "ready"):
                 here.update(replica.machines)
-        here.update(self._room.given_to(self._model.name))
+        here.update(self._capacity.reserved_for(self._model.name))
         racks: Counter[str] = Counter()
         for machine_id, shards in here.items():
             machine = self._state.facts.machines.get(machine_id)
@@ -268,14 +270,14 @@ class Search:
         }
 
     def _alone(
-        self, best: Ranked, ranked: Sequence[Ranked], one: _Asked, asked: Sequence[_Asked], wanted: Need
-    ) -> Placing:
+        self, best: Ranked, ranked: Sequence[Ranked], one: _Asked, asked: Sequence[_Asked], wanted: Requirement
+    ) -> Placement:
         considered = len(self._state.facts.machines)
         second = next((r for r in ranked if r.machine_id != best.machine_id), None)
         lead = summary.ahead(best.scores, second.scores, WORTH) if second is not None else None
         next_best = second.machine_id if second is not None else None
         where = summary.where(self._state.facts.machines[best.machine_id].facts, best.fit.devices)
-        return Placing(
+        return Placement(
             explanation=Explanation(
                 considered=considered,
                 rejected=_counted(asked),
@@ -312,7 +314,7 @@ class Search:
         for machine_id, rack in where.items():
             needs[rack] += self._watts(machine_id, fits[machine_id])
         for machine_id, rack in where.items():
-            if rack in caps and (drawn := self._room.rack_watts(rack)) + needs[rack] > caps[rack]:
+            if rack in caps and (drawn := self._capacity.rack_watts(rack)) + needs[rack] > caps[rack]:
                 return machine_id, summary.power(needs[rack], drawn, caps[rack], rack)
         return None
 
@@ -320,12 +322,12 @@ class Search:
         gpus = self._state.facts.machines[machine_id].facts.gpus
         return sum(watts_of(gpu) for gpu in gpus if gpu.uuid in fit.devices)
 
-    def _together(self, gang: Gang, one: _Asked, asked: Sequence[_Asked], wanted: Need) -> Placing:
+    def _together(self, gang: Gang, one: _Asked, asked: Sequence[_Asked], wanted: Requirement) -> Placement:
         considered = len(self._state.facts.machines)
         scores = {r.machine_id: r.scores for r in self._ranked(one.fits, len(one.fits))}
         first = [(m, {**scores[m], **gang.scores[m]}) for m in gang.machines]
         rest = [(m, s) for m, s in scores.items() if m not in gang.machines]
-        return Placing(
+        return Placement(
             explanation=Explanation(
                 considered=considered,
                 rejected=_counted(asked),
@@ -343,9 +345,9 @@ class Search:
         )
 
 
-def place(state: State, model: Model, room: Room, hearing: Hearing | None) -> Placing:
+def place(state: State, model: Model, capacity: Capacity, heartbeats: Heartbeats | None) -> Placement:
     """Where one more replica of ``model`` would go."""
-    return Search(state, model, room, hearing).best()
+    return Search(state, model, capacity, heartbeats).best()
 
 
 def _counted(asked: Sequence[_Asked]) -> dict[str, int]:
@@ -354,7 +356,7 @@ def _counted(asked: Sequence[_Asked]) -> dict[str, int]:
         return {check: counts[check] for check in CHECKS if counts.get(check)}
     nodes: dict[str, set[str]] = {}
     for one in asked:
-        for machine_id, reasons in one.turned.items():
+        for machine_id, reasons in one.rejected.items():
             for check in reasons:
                 nodes.setdefault(check, set()).add(machine_id)
     return {check: len(nodes[check]) for check in (*CHECKS, *sorted(nodes.keys() - CHECKS.keys())) if check in nodes}
@@ -370,17 +372,17 @@ def _shown(
 def _rejected(asked: Sequence[_Asked], most: int) -> list[Candidate]:
     found: list[Candidate] = []
     for one in asked:
-        nearest = heapq.nsmallest(most - len(found), one.turned, key=lambda machine_id: _nearness(one, machine_id))
+        nearest = heapq.nsmallest(most - len(found), one.rejected, key=lambda machine_id: _nearness(one, machine_id))
         for machine_id in nearest if most > len(found) else ():
-            reasons = tuple(one.turned[machine_id].values())
+            reasons = tuple(one.rejected[machine_id].values())
             found.append(Candidate(machine_id=machine_id, profile=one.profile.name, rejected=reasons))
     return found
 
 
 def _nearness(one: _Asked, machine_id: str) -> tuple[int, int, str]:
     """The smaller, the less is missing: what is occupied comes free, what a machine is stays."""
-    turned = one.turned[machine_id]
-    return sum(check in LASTING for check in turned), len(turned), machine_id
+    rejected = one.rejected[machine_id]
+    return sum(check in LASTING for check in rejected), len(rejected), machine_id
 
 
 def _nowhere(asked: Sequence[_Asked], considered: int) -> Explanation:
@@ -391,10 +393,10 @@ def _nowhere(asked: Sequence[_Asked], considered: int) -> Explanation:
     counted = _counted(asked)
     # Of each check the machine that lacks least besides, and such machines' checks first.
     examples: dict[str, tuple[str, str]] = {}
-    turned = ((_nearness(one, machine_id), one) for one in asked for machine_id in one.turned)
-    nearest = sorted(turned, key=lambda pair: pair[0])
+    rejected = ((_nearness(one, machine_id), one) for one in asked for machine_id in one.rejected)
+    nearest = sorted(rejected, key=lambda pair: pair[0])
     for (_, _, machine_id), one in nearest:
-        for check, sentence in one.turned[machine_id].items():
+        for check, sentence in one.rejected[machine_id].items():
             examples.setdefault(check, (machine_id, sentence))
     return Explanation(
         considered=considered,

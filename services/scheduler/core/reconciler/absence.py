@@ -14,13 +14,13 @@ from .lifecycle import answers, overdue
 from .nodes import ABSENT_AFTER
 
 if TYPE_CHECKING:
-    from .model_reconciler import Look
+    from .model_reconciler import ModelReconciler
 
 GIVEN_UP_AFTER = timedelta(seconds=30)
 """Of what is left of a replica over several machines, where its successor needs the room."""
 
 
-def returning(look: Look) -> None:
+def returning(look: ModelReconciler) -> None:
     serving = sum(look.serves(r) and look.outdated(r) is None for r in look.replicas)
     for replica in look.replicas:
         if replica.phase != "lost":
@@ -43,7 +43,7 @@ def returning(look: Look) -> None:
             look.drain(replica, late)
 
 
-def _over(look: Look, replica: Replica, serving: int, where: str) -> str | None:
+def _over(look: ModelReconciler, replica: Replica, serving: int, where: str) -> str | None:
     """Why a lost replica is wanted no more, wherever its machines are."""
     if not look.wanted:
         return why_none(look.state, look.model)
@@ -56,31 +56,31 @@ def _over(look: Look, replica: Replica, serving: int, where: str) -> str | None:
     return None
 
 
-def _is_back(look: Look, replica: Replica) -> bool:
-    return look.hearing is not None and replica.whole and not _absent(look, replica)
+def _is_back(look: ModelReconciler, replica: Replica) -> bool:
+    return look.heartbeats is not None and replica.whole and not _absent(look, replica)
 
 
-def _not_back(look: Look, replica: Replica, where: str) -> str | None:
+def _not_back(look: ModelReconciler, replica: Replica, where: str) -> str | None:
     machines = look.state.facts.machines
     back_since = max((machines[m].here_since for m in replica.machines if m in machines), default=look.now)
     if _absent(look, replica) and look.now - back_since >= ABSENT_AFTER:
         return f"{where} came back without it"
     waiting = [s for s in replica.shards.values() if s.phase != "ready"]
-    return overdue(look.state, replica, waiting, look.hearing, look.now)
+    return overdue(look.state, replica, waiting, look.heartbeats, look.now)
 
 
-def _absent(look: Look, replica: Replica) -> bool:
+def _absent(look: ModelReconciler, replica: Replica) -> bool:
     """Whether a machine, which speaks, shows no process of its shard."""
-    if look.hearing is None:
+    if look.heartbeats is None:
         return False
     for shard_id, shard in replica.shards.items():
-        heard = look.hearing.get(shard.placement.machine_id)
+        heard = look.heartbeats.get(shard.placement.machine_id)
         if heard is not None and heard.present and shard_id not in heard.shards:
             return True
     return False
 
 
-def give_up(look: Look, search: Search) -> bool:
+def give_up(look: ModelReconciler, search: Search) -> bool:
     """Stop what is left of a replica over several machines, one of them lost, if its successor then fits.
 
     It may be whole and only not heard. So whoever answers goes on, and an engine that waits for a dead rank is
@@ -89,7 +89,7 @@ def give_up(look: Look, search: Search) -> bool:
     for replica in look.replicas:
         if replica.phase != "lost" or len(replica.shards) == 1 or not look.state.silent(replica):
             continue
-        if not search.supposing(replica.shards, replica.machines):
+        if not search.placements_without(replica.shards, replica.machines):
             continue
         look.look_for_use()
         if look.now - replica.since >= GIVEN_UP_AFTER and not answers(replica, look.round.traffic):

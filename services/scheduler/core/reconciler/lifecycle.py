@@ -13,7 +13,7 @@ from libs.events.replica import (
     ReplicaStopping,
 )
 from libs.events.sources import kept_as
-from services.scheduler.core.inputs.heartbeats import Hearing
+from services.scheduler.core.inputs.heartbeats import Heartbeats
 from services.scheduler.core.inputs.traffic import ANSWERS_WITHIN_MS, Traffic
 from services.scheduler.core.state.state import (
     Model,
@@ -62,17 +62,17 @@ def _stable(replica: Replica, now: datetime) -> bool:
 
 
 def next_step(
-    state: State, model: Model, replica: Replica, hearing: Hearing | None, traffic: Traffic | None, now: datetime
+    state: State, model: Model, replica: Replica, heartbeats: Heartbeats | None, traffic: Traffic | None, now: datetime
 ) -> Decision | None:
     """The next event of this replica, or None if there is nothing to say."""
     if replica.phase in ("placed", "ready"):
         return (
             _lost(state, replica, traffic, now)
             or _ended(state, model, replica, now)
-            or _start(state, replica, hearing, now)
+            or _start(state, replica, heartbeats, now)
         )
     if replica.phase in ("draining", "stopping", "failed"):
-        return _stop(state, replica, hearing, now)
+        return _stop(state, replica, heartbeats, now)
     return None
 
 
@@ -114,7 +114,7 @@ def _ended(state: State, model: Model, replica: Replica, now: datetime) -> Decis
     return None
 
 
-def _start(state: State, replica: Replica, hearing: Hearing | None, now: datetime) -> Decision | None:
+def _start(state: State, replica: Replica, heartbeats: Heartbeats | None, now: datetime) -> Decision | None:
     waiting = [s for s in replica.shards.values() if s.phase != "ready"]
     url = next(iter(replica.shards.values())).url
     if replica.phase == "ready" and (waiting or url == replica.url):
@@ -123,16 +123,18 @@ def _start(state: State, replica: Replica, hearing: Hearing | None, now: datetim
         last = max(replica.shards.values(), key=lambda s: s.position)
         ready = ReplicaReady(at=now, replica_id=replica.replica_id, model=replica.model, url=url)
         return f"EVENTS:{last.position}", ready
-    late = overdue(state, replica, waiting, hearing, now)
+    late = overdue(state, replica, waiting, heartbeats, now)
     if late is None:
         return None
     model = state.facts.models[replica.model]
     return _fail(state, model, replica, late, f"replica.{replica.replica_id}:startup:{waiting[0].position}", now)
 
 
-def overdue(state: State, replica: Replica, waiting: list[Shard], hearing: Hearing | None, now: datetime) -> str | None:
+def overdue(
+    state: State, replica: Replica, waiting: list[Shard], heartbeats: Heartbeats | None, now: datetime
+) -> str | None:
     """Why a replica that is starting has waited too long, or None. Time counts from the last progress seen."""
-    if hearing is None:
+    if heartbeats is None:
         # Progress may have been made that we could not hear of.
         return None
     allowed = timedelta(seconds=replica.profile.startup_timeout_s) + AGENT_FIRST
@@ -144,7 +146,7 @@ def overdue(state: State, replica: Replica, waiting: list[Shard], hearing: Heari
                 return f"{machine_id} did not take it up within {TAKE_UP.seconds} s"
             continue
         idle = now - shard.since
-        heard = hearing.get(machine_id)
+        heard = heartbeats.get(machine_id)
         if heard is not None:
             fetched = (kept_as(replica.weights), replica.weights.partition("@")[0]) if replica.weights else ()
             moved = [heard.moved_ms.get(shard.placement.shard_id), *(heard.fetching_ms.get(name) for name in fetched)]
@@ -172,8 +174,8 @@ def _fail(state: State, model: Model, replica: Replica, reason: str, cause: str,
     return cause, failed
 
 
-def _stop(state: State, replica: Replica, hearing: Hearing | None, now: datetime) -> Decision | None:
-    rest = [shard for shard in replica.shards.values() if not _gone(state, replica, shard, hearing, now)]
+def _stop(state: State, replica: Replica, heartbeats: Heartbeats | None, now: datetime) -> Decision | None:
+    rest = [shard for shard in replica.shards.values() if not _gone(state, replica, shard, heartbeats, now)]
     if not rest:
         last = max([replica.position, *(s.position for s in replica.shards.values())])
         reason = "it failed" if replica.phase == "failed" else replica.reason
@@ -192,14 +194,14 @@ def _stop(state: State, replica: Replica, hearing: Hearing | None, now: datetime
     return None
 
 
-def _gone(state: State, replica: Replica, shard: Shard, hearing: Hearing | None, now: datetime) -> bool:
+def _gone(state: State, replica: Replica, shard: Shard, heartbeats: Heartbeats | None, now: datetime) -> bool:
     """Whether nothing of a shard that should go is left: its machine said so, or shows nothing of it."""
     if shard.ended:
         return True
     machine = state.facts.machines.get(shard.placement.machine_id)
     if machine is None:
         return True
-    heard = hearing.get(shard.placement.machine_id) if hearing is not None else None
+    heard = heartbeats.get(shard.placement.machine_id) if heartbeats is not None else None
     if machine.lost or heard is None or not heard.present or replica.phase == "draining":
         return False
     waited = now - max(replica.since, machine.here_since)

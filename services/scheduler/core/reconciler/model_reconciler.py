@@ -12,7 +12,7 @@ from libs.events.model import ModelParked, ModelSpec, ModelUnplaced
 from libs.events.replica import ReplicaDraining, ReplicaPlaced, ShardPlacement
 from libs.fit.health import must_leave
 from services.scheduler.core.placement.checks import CHANGING
-from services.scheduler.core.placement.placement import Placing, Search
+from services.scheduler.core.placement.placement import Placement, Search
 from services.scheduler.core.state.state import Model, Replica
 
 from .absence import give_up, returning
@@ -29,14 +29,14 @@ from .demand import (
 from .lifecycle import PARK_AFTER, failing, next_step
 from .naming import leader_port, replica_name
 from .nodes import Decision
-from .preemption import evict, preempt, returning_room
+from .preemption import evict, preempt, returning_capacity
 from .round import Round
 
 LOOK_AGAIN = timedelta(milliseconds=500)
 """A model with a replica on its way is looked at again after so long, for its timers."""
 LOOK_AGAIN_FOR_USE = timedelta(seconds=1)
 """One of which what gateways do may change what is wanted."""
-LOOK_AGAIN_FOR_ROOM = timedelta(seconds=10)
+LOOK_AGAIN_FOR_CAPACITY = timedelta(seconds=10)
 """One that lacks room of a kind only telemetry knows about (disk, memory of other programs)."""
 
 
@@ -56,12 +56,12 @@ class _Part(msgspec.Struct, frozen=True):
 Outdated = list[tuple[Replica, str]]
 
 
-class Look:
+class ModelReconciler:
     def __init__(self, round_: Round, model: Model) -> None:
         self.round = round_
         self.state = round_.state
         self.now = round_.now
-        self.hearing = round_.hearing
+        self.heartbeats = round_.heartbeats
         self.model = model
         self.replicas = self.state.replicas_of(model.name)
         self.groups = wanted(self.state, model)
@@ -82,7 +82,7 @@ class Look:
 
     def decide(self) -> None:
         for replica in self.replicas:
-            step = next_step(self.state, self.model, replica, self.hearing, self.round.traffic, self.now)
+            step = next_step(self.state, self.model, replica, self.heartbeats, self.round.traffic, self.now)
             if step is not None:
                 self.decisions.append(step)
         if any(r.phase != "ready" for r in self.replicas):
@@ -199,8 +199,8 @@ class Look:
             search = Search(
                 self.state,
                 self.model,
-                self.round.room,
-                self.hearing,
+                self.round.capacity,
+                self.heartbeats,
                 self.round.tables,
                 spec=part.spec,
                 profiles=None if group.profile is None else (group.profile,),
@@ -209,16 +209,16 @@ class Look:
                 if self.round.starts.full:
                     self.queued = True
                     return
-                placing = search.best()
-                if placing.machine_id is None:
-                    self._no_room(search, placing, current, outdated)
+                placement = search.best()
+                if placement.machine_id is None:
+                    self._no_capacity(search, placement, current, outdated)
                     break
-                if self.round.starts.full_on(spot.machine_id for spot in placing.spots):
+                if self.round.starts.full_on(spot.machine_id for spot in placement.spots):
                     # Where it goes does not depend on how busy machines are, but when.
                     self.short = True
-                    self.look_again(LOOK_AGAIN_FOR_ROOM)
+                    self.look_again(LOOK_AGAIN_FOR_CAPACITY)
                     break
-                self._place(part, placing, len(current), outdated)
+                self._place(part, placement, len(current), outdated)
                 allowed -= 1
 
     def _drop_surplus(self, part: _Part, current: list[Replica]) -> list[Group]:
@@ -269,18 +269,18 @@ class Look:
         more = 0 if self._in_place(outdated) else 1
         return max(0, part.wanted + more - len(current) - len(outdated))
 
-    def _no_room(self, search: Search, placing: Placing, current: list[Replica], outdated: Outdated) -> None:
+    def _no_capacity(self, search: Search, placement: Placement, current: list[Replica], outdated: Outdated) -> None:
         first, self.short = not self.short, True
-        if CHANGING & placing.explanation.rejected.keys():
-            self.look_again(LOOK_AGAIN_FOR_ROOM)
-        if "silent" in placing.explanation.rejected:
+        if CHANGING & placement.explanation.rejected.keys():
+            self.look_again(LOOK_AGAIN_FOR_CAPACITY)
+        if "silent" in placement.explanation.rejected:
             self.look_for_use()
-        coming = returning_room(self, search)
+        coming = returning_capacity(self, search)
         if coming is not None:
             self._reserve(coming)
             return
         starting = any(r.phase != "ready" for r in current)
-        explanation = placing.explanation
+        explanation = placement.explanation
         if failing(self.state, self.model, self.now):
             self.look_for_use()  # what runs may have worked for long enough then
         elif not starting:
@@ -299,11 +299,11 @@ class Look:
             # One sentence for a model, or those for its profiles would take turns.
             self._unplaced(explanation)
 
-    def _reserve(self, placing: Placing) -> None:
-        shards = self._shards("reserved", placing)
+    def _reserve(self, placement: Placement) -> None:
+        shards = self._shards("reserved", placement)
         self.reserved += shards
         for shard in shards:
-            self.round.room.take(self.model.name, shard)
+            self.round.capacity.reserve(self.model.name, shard)
 
     def _unplaced(self, explanation: Explanation) -> None:
         known = self.model.unplaced
@@ -318,7 +318,7 @@ class Look:
         """
         for replica, why in outdated:
             restarted = replica.fingerprint == self.model.fingerprint and replica.placed < self.model.restarted
-            if not restarted and search.supposing(replica.shards, replica.machines):
+            if not restarted and search.placements_without(replica.shards, replica.machines):
                 self.drain(replica, f"{why}; its successor needs its room")
                 return True
         return False
@@ -330,15 +330,15 @@ class Look:
             if any(m in machines and machines[m].mode == "drained" and machines[m].force for m in replica.machines):
                 self.drain(replica, f"{why}; it has nowhere to go")
 
-    def _place(self, part: _Part, placing: Placing, running: int, outdated: Outdated) -> None:
-        assert placing.profile is not None
-        profile = placing.profile
+    def _place(self, part: _Part, placement: Placement, running: int, outdated: Outdated) -> None:
+        assert placement.profile is not None
+        profile = placement.profile
         already = sum(isinstance(event, ReplicaPlaced) for _, event in self.decisions)
         replica_id = replica_name(self.model, self.state.term, already)
-        shards = self._shards(replica_id, placing)
+        shards = self._shards(replica_id, placement)
         self.round.leaving += [replica for replica, _ in outdated[:1]]
         for shard in shards:
-            self.round.room.take(self.model.name, shard)
+            self.round.capacity.reserve(self.model.name, shard)
         self.round.starts.add(shard.machine_id for shard in shards)
         self.say(
             ReplicaPlaced(
@@ -347,19 +347,19 @@ class Look:
                 model=self.model.name,
                 profile=profile.name,
                 fingerprint=part.fingerprint,
-                weights=placing.weights,
+                weights=placement.weights,
                 shards=shards,
-                explanation=placing.explanation,
+                explanation=placement.explanation,
                 reason=self._reason(part, running + already, outdated),
-                nvlink_domain=placing.domain,
-                fabric=placing.fabric,
+                nvlink_domain=placement.domain,
+                fabric=placement.fabric,
                 adapters=self.state.adapters_of(part.spec),
                 leader_port=leader_port(self.state, replica_id, shards) if len(shards) > 1 else 0,
             )
         )
 
-    def _shards(self, replica_id: str, placing: Placing) -> tuple[ShardPlacement, ...]:
-        profile = placing.profile
+    def _shards(self, replica_id: str, placement: Placement) -> tuple[ShardPlacement, ...]:
+        profile = placement.profile
         assert profile is not None
         return tuple(
             ShardPlacement(
@@ -370,7 +370,7 @@ class Look:
                 memory_mb=profile.memory_mb or 0,
                 adapters=spot.adapters,
             )
-            for rank, spot in enumerate(placing.spots)
+            for rank, spot in enumerate(placement.spots)
         )
 
     def _reason(self, part: _Part, running: int, outdated: Outdated) -> str:

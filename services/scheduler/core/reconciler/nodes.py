@@ -13,7 +13,7 @@ from libs.events.node import (
     NodeReturned,
 )
 from libs.events.replica import ReplicaStopped
-from services.scheduler.core.inputs.heartbeats import Heard, Hearing
+from services.scheduler.core.inputs.heartbeats import Heartbeat, Heartbeats
 from services.scheduler.core.inputs.traffic import Traffic
 from services.scheduler.core.state.replicas import of_retired
 from services.scheduler.core.state.state import Machine, State
@@ -33,27 +33,27 @@ def milliseconds(span: timedelta) -> int:
 
 def node_decisions(
     state: State,
-    hearing: Hearing | None,
+    heartbeats: Heartbeats | None,
     traffic: Traffic | None,
     now: datetime,
     retire_after: timedelta | None = None,
 ) -> list[Decision]:
     """``retire_after``: how long a lost machine is known; None: for ever."""
     found: list[Decision] = []
-    pause = pause_decision(state, hearing, now) if hearing is not None else None
+    pause = pause_decision(state, heartbeats, now) if heartbeats is not None else None
     if pause is not None:
         return [pause]
     for machine_id, machine in state.facts.machines.items():
         if not machine.joined:
             found.append((f"EVENTS:{machine.position}", NodeJoined(at=now, machine_id=machine_id)))
-        elif hearing is not None and (heard := hearing.get(machine_id)) is not None:
+        elif heartbeats is not None and (heard := heartbeats.get(machine_id)) is not None:
             found.extend(_heard(state, machine_id, machine, heard, traffic, now))
             found.extend(_retired(state, machine_id, machine, heard, now, retire_after))
     return found
 
 
 def _retired(
-    state: State, machine_id: str, machine: Machine, heard: Heard, now: datetime, retire_after: timedelta | None
+    state: State, machine_id: str, machine: Machine, heard: Heartbeat, now: datetime, retire_after: timedelta | None
 ) -> Iterator[Decision]:
     """One that somebody lent, drained or cordoned is silent for a reason: it is left to them."""
     if retire_after is None or machine.lost_at is None or machine.mode != "open" or heard.present:
@@ -87,7 +87,7 @@ def _spared(state: State, name: str) -> bool:
 
 
 def _heard(
-    state: State, machine_id: str, machine: Machine, heard: Heard, traffic: Traffic | None, now: datetime
+    state: State, machine_id: str, machine: Machine, heard: Heartbeat, traffic: Traffic | None, now: datetime
 ) -> Iterator[Decision]:
     if machine.lost_at is None and heard.silent_ms >= (deadline := deadline_ms(state, machine, traffic)):
         yield (

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from libs.events.model import ModelSlept
 from libs.events.replica import ReplicaDraining
-from services.scheduler.core.placement.placement import Placing, Search
+from services.scheduler.core.placement.placement import Placement, Search
 from services.scheduler.core.state.state import Model, Replica, State
 
 from .demand import CLASSES, evictable
 from .nodes import Decision, milliseconds
 
 if TYPE_CHECKING:
-    from .model_reconciler import Look
+    from .model_reconciler import ModelReconciler
 
 MAX_VICTIMS = 64
 """Replicas thought away one after another for one that spans machines."""
@@ -29,7 +29,7 @@ def _machines(replicas: Iterable[Replica]) -> set[str]:
     return {machine_id for replica in replicas for machine_id in replica.machines}
 
 
-def returning_room(look: Look, search: Search) -> Placing | None:
+def returning_capacity(look: ModelReconciler, search: Search) -> Placement | None:
     """Where it fits once those are gone that are on their way out, on machines that can still say so.
 
     Those of other models that are being replaced count too: their successors are starting.
@@ -42,7 +42,7 @@ def returning_room(look: Look, search: Search) -> Placing | None:
     leaving += [r for r in round_.replaced if r.model != own]
     machines = state.facts.machines
     coming = [r for r in leaving if not any(m in machines and machines[m].lost for m in r.machines)]
-    found = search.supposing(_shards(coming), _machines(coming)) if coming else []
+    found = search.placements_without(_shards(coming), _machines(coming)) if coming else []
     return found[0] if found else None
 
 
@@ -63,7 +63,7 @@ def _old(model: Model, replica: Replica) -> bool:
     return replica.fingerprint != model.fingerprint or replica.placed < model.restarted
 
 
-def evict(look: Look, search: Search) -> list[Decision]:
+def evict(look: ModelReconciler, search: Search) -> list[Decision]:
     """Put idle on-demand models to sleep, the longest idle first, as few as will do. Empty: that gives no room."""
     idle: list[tuple[timedelta, Model, list[Replica]]] = []
     for model in look.state.facts.models.values():
@@ -95,7 +95,7 @@ def evict(look: Look, search: Search) -> list[Decision]:
     return said
 
 
-def preempt(look: Look, search: Search) -> list[Decision]:
+def preempt(look: ModelReconciler, search: Search) -> list[Decision]:
     """Stop replicas of models of a lower class, as few as will do. Empty: that gives no room."""
     mine = CLASSES[look.model.spec.priority_class]
     victims: list[Replica] = []
@@ -108,8 +108,8 @@ def preempt(look: Look, search: Search) -> list[Decision]:
     # The lowest class first, what does not serve yet before what does, the youngest first.
     victims.sort(key=lambda r: (-CLASSES[models[r.model].spec.priority_class], r.phase == "ready", -r.placed))
     least: list[Replica] | None = None
-    for placing in search.supposing(_shards(victims), _machines(victims)):
-        fewest = _fewest(search, placing, victims)
+    for placement in search.placements_without(_shards(victims), _machines(victims)):
+        fewest = _fewest(search, placement, victims)
         if fewest is not None and (least is None or len(fewest) < len(least)):
             least = fewest
     reason = f"makes way for {look.model.name}, which is of the class {look.model.spec.priority_class}"
@@ -117,9 +117,9 @@ def preempt(look: Look, search: Search) -> list[Decision]:
     return [_drained(look, replica, reason) for replica in least or ()]
 
 
-def _fewest(search: Search, placing: Placing, victims: Sequence[Replica]) -> list[Replica] | None:
+def _fewest(search: Search, placement: Placement, victims: Sequence[Replica]) -> list[Replica] | None:
     """The fewest of the victims, in their order, that make room where it would go."""
-    where = {spot.machine_id for spot in placing.spots}
+    where = {spot.machine_id for spot in placement.spots}
     there = [r for r in victims if where & set(r.machines)][:MAX_VICTIMS]
     for count in range(1, len(there) + 1):
         if _fits(search, there[:count], where):
@@ -134,17 +134,17 @@ def _fewest(search: Search, placing: Placing, victims: Sequence[Replica]) -> lis
 
 def _fits(search: Search, gone: Sequence[Replica], where: set[str] | None = None) -> bool:
     machines = _machines(gone) if where is None else where
-    return bool(search.supposing(_shards(gone), machines))
+    return bool(search.placements_without(_shards(gone), machines))
 
 
-def _gives_way(look: Look, model: Model) -> bool:
+def _gives_way(look: ModelReconciler, model: Model) -> bool:
     """Whether a model may be made to: not one that stands above, nor one of which this round has decided already."""
     if model.name == look.model.name or model.name in look.round.acted or model.name in look.round.disturbed:
         return False
     return CLASSES[model.spec.priority_class] >= CLASSES[look.model.spec.priority_class]
 
 
-def _drained(look: Look, replica: Replica, reason: str) -> Decision:
+def _drained(look: ModelReconciler, replica: Replica, reason: str) -> Decision:
     model = look.state.facts.models[replica.model]
     look.round.leaving.append(replica)
     drain = ReplicaDraining(at=look.now, replica_id=replica.replica_id, model=replica.model, reason=reason)

@@ -11,18 +11,18 @@ from datetime import datetime, timedelta
 import msgspec
 
 from libs.events.replica import ShardPlacement
-from services.scheduler.core.inputs.heartbeats import LOST_AFTER_MS, Hearing
+from services.scheduler.core.inputs.heartbeats import LOST_AFTER_MS, Heartbeats
 from services.scheduler.core.inputs.traffic import Traffic
 from services.scheduler.core.placement.candidates import Tables
-from services.scheduler.core.placement.capacity import Room
+from services.scheduler.core.placement.capacity import Capacity
 from services.scheduler.core.state.state import Model, State
 
 from .demand import CLASSES
-from .model_reconciler import Look
+from .model_reconciler import ModelReconciler
 from .nodes import Decision, node_decisions
 from .round import Round
 from .starts import Starts
-from .throughput import Measuring
+from .throughput import Throughput
 
 LISTEN_AGAIN = timedelta(seconds=1)
 """What is heard is looked at again after so long even if it is the same."""
@@ -32,7 +32,7 @@ class _Settled(msgspec.Struct, frozen=True):
     """That nothing was to be done about a model, and how long this holds."""
 
     touched: int
-    room: int | None
+    capacity: int | None
     """Its shortage was judged on this; None: nothing is lacking."""
     at: datetime
     due: datetime | None
@@ -45,7 +45,7 @@ class _Settled(msgspec.Struct, frozen=True):
         return (
             self.touched == model.touched
             and (starts.full or not self.queued)
-            and (self.room is None or self.room == state.room)
+            and (self.capacity is None or self.capacity == state.capacity_changed)
             and (self.due is None or self.at <= now < self.due)  # clocks may step back
         )
 
@@ -63,66 +63,73 @@ class Reconciler:
         self._starts_at_once = starts_at_once
         self._settled: dict[str, _Settled] = {}
         self._tables = Tables()
-        self._measuring = Measuring()
-        self._room: Room | None = None
-        self._heard: tuple[Hearing | None, int, datetime] | None = None
+        self._throughput = Throughput()
+        self._capacity: Capacity | None = None
+        self._heard: tuple[Heartbeats | None, int, datetime] | None = None
         """What was heard, and the state of nodes, when there was last nothing to say of them."""
-        self._listened: Hearing | None = None
+        self._listened: Heartbeats | None = None
         self._silent: set[str] = set()
 
     def react(
-        self, state: State, hearing: Hearing | None, now: datetime, traffic: Traffic | None = None
+        self, state: State, heartbeats: Heartbeats | None, now: datetime, traffic: Traffic | None = None
     ) -> list[Decision]:
         """What is to be done now, with the cause of each. Empty when there is nothing to do.
 
         Nodes come first and alone: the rest is decided on what they are.
         """
-        decisions = self._nodes(state, hearing, traffic, now)
+        decisions = self._nodes(state, heartbeats, traffic, now)
         if decisions:
             return decisions
-        if self._room is None or self._room.state is not state:
-            self._room, self._tables = Room(state), Tables()
-        self._room.begin()
-        self._listen(state, hearing)
+        if self._capacity is None or self._capacity.state is not state:
+            self._capacity, self._tables = Capacity(state), Tables()
+        self._capacity.begin()
+        self._listen(state, heartbeats)
         starts = Starts(state, now, self._starts_at_once)
-        round_ = Round(state, self._room, starts, self._tables, hearing, traffic, now)
+        round_ = Round(state, self._capacity, starts, self._tables, heartbeats, traffic, now)
         for model in sorted(state.facts.models.values(), key=lambda model: CLASSES[model.spec.priority_class]):
             settled = self._settled.get(model.name)
             if settled is not None and settled.holds(state, model, starts, now):
                 for shard in settled.reserved:
-                    self._room.take(model.name, shard)
+                    self._capacity.reserve(model.name, shard)
                 continue
             if model.name in round_.disturbed:
                 self._settled.pop(model.name, None)
                 continue
-            look = Look(round_, model)
+            look = ModelReconciler(round_, model)
             look.decide()
             if look.decisions:
                 decisions += look.decisions
                 round_.acted.add(model.name)
                 self._settled.pop(model.name, None)
             else:
-                room = state.room if look.short else None
-                self._settled[model.name] = _Settled(model.touched, room, now, look.due, look.reserved, look.queued)
+                capacity = state.capacity_changed if look.short else None
+                self._settled[model.name] = _Settled(model.touched, capacity, now, look.due, look.reserved, look.queued)
         if len(self._settled) > len(state.facts.models):
             self._settled = {name: s for name, s in self._settled.items() if name in state.facts.models}
-        return decisions or self._measuring.decisions(state, traffic, now)
+        return decisions or self._throughput.decisions(state, traffic, now)
 
-    def _listen(self, state: State, hearing: Hearing | None) -> None:
+    def _listen(self, state: State, heartbeats: Heartbeats | None) -> None:
         """Whoever fell silent, or is heard again, is looked at again: no event says so."""
-        if hearing is self._listened:
+        if heartbeats is self._listened:
             return
-        self._listened = hearing
-        heard = hearing or {}
+        self._listened = heartbeats
+        heard = heartbeats or {}
         silent = {machine_id for machine_id, one in heard.items() if one.silent_ms >= LOST_AFTER_MS}
         for machine_id in sorted(silent ^ self._silent):
-            state.stirred.stir(machine_id)
+            state.changed.mark(machine_id)
         self._silent = silent
 
-    def _nodes(self, state: State, hearing: Hearing | None, traffic: Traffic | None, now: datetime) -> list[Decision]:
+    def _nodes(
+        self, state: State, heartbeats: Heartbeats | None, traffic: Traffic | None, now: datetime
+    ) -> list[Decision]:
         known = self._heard
-        if known is not None and known[0] is hearing and known[1] == state.nodes and now - known[2] < LISTEN_AGAIN:
+        if (
+            known is not None
+            and known[0] is heartbeats
+            and known[1] == state.nodes_changed
+            and now - known[2] < LISTEN_AGAIN
+        ):
             return []
-        decisions = node_decisions(state, hearing, traffic, now, self._retire_after)
-        self._heard = None if decisions else (hearing, state.nodes, now)
+        decisions = node_decisions(state, heartbeats, traffic, now, self._retire_after)
+        self._heard = None if decisions else (heartbeats, state.nodes_changed, now)
         return decisions

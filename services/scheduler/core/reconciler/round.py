@@ -6,10 +6,10 @@ from datetime import datetime
 
 import msgspec
 
-from services.scheduler.core.inputs.heartbeats import Hearing
+from services.scheduler.core.inputs.heartbeats import Heartbeats
 from services.scheduler.core.inputs.traffic import Traffic
 from services.scheduler.core.placement.candidates import Tables
-from services.scheduler.core.placement.capacity import Room
+from services.scheduler.core.placement.capacity import Capacity
 from services.scheduler.core.state.state import Replica, State
 
 from .starts import Starts
@@ -19,10 +19,10 @@ class Round(msgspec.Struct):
     """One round of decisions."""
 
     state: State
-    room: Room
+    capacity: Capacity
     starts: Starts
     tables: Tables
-    hearing: Hearing | None
+    heartbeats: Heartbeats | None
     traffic: Traffic | None
     now: datetime
     acted: set[str] = msgspec.field(default_factory=set)

@@ -15,7 +15,7 @@ from services.scheduler.core.inputs.heartbeats import (
     LOST_AFTER_MS,
     QUIET_AFTER_MS,
     RESTARTS_WITHIN_MS,
-    Hearing,
+    Heartbeats,
 )
 from services.scheduler.core.inputs.traffic import UNANSWERED_LEAST, Traffic
 from services.scheduler.core.state.operations import begins_anew
@@ -49,19 +49,19 @@ def _dead(state: State, machine: Machine, traffic: Traffic | None) -> bool:
     return traffic is not None and any(traffic.of(one).unanswered >= UNANSWERED_LEAST for one in replicas)
 
 
-def together(state: State, hearing: Hearing, now: datetime) -> tuple[int, int]:
+def together(state: State, heartbeats: Heartbeats, now: datetime) -> tuple[int, int]:
     """How many machines fell silent together, and of how many."""
-    silent = [one for one in _silent(state, hearing, now) if one is not None]
+    silent = [one for one in _silent(state, heartbeats, now) if one is not None]
     return sum(silent), len(silent)
 
 
-def _silent(state: State, hearing: Hearing, now: datetime) -> Iterator[bool | None]:
+def _silent(state: State, heartbeats: Heartbeats, now: datetime) -> Iterator[bool | None]:
     """Of each machine, whether it was silent lately; None: it has been lost for longer."""
     within_ms = WITHIN // timedelta(milliseconds=1)
     for machine_id, machine in state.facts.machines.items():
         if not machine.joined:
             continue
-        heard = hearing.get(machine_id)
+        heard = heartbeats.get(machine_id)
         if machine.lost_at is not None:
             yield True if now - machine.lost_at < WITHIN else None
         elif heard is None or begins_anew(machine):
@@ -72,14 +72,14 @@ def _silent(state: State, hearing: Hearing, now: datetime) -> Iterator[bool | No
             yield heard.silent_ms >= QUIET_AFTER_MS or (heard.gap_ms is not None and heard.gap_ms < within_ms)
 
 
-def pause_decision(state: State, hearing: Hearing, now: datetime) -> tuple[str, Event] | None:
+def pause_decision(state: State, heartbeats: Heartbeats, now: datetime) -> tuple[str, Event] | None:
     """Placing anew pauses or goes on; None: it stays as it is."""
-    silent, of = together(state, hearing, now)
+    silent, of = together(state, heartbeats, now)
     paused = state.facts.paused
     if paused is None:
         if silent < LEAST or silent < SHARE * of:
             return None
-        return f"system.main:silence:{state.nodes}", PlacingPaused(
+        return f"system.main:silence:{state.nodes_changed}", PlacingPaused(
             at=now,
             silent=silent,
             of=of,

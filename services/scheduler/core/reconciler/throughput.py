@@ -12,7 +12,7 @@ from services.scheduler.core.state.state import Replica, State
 from .nodes import Decision
 
 
-class Measuring:
+class Throughput:
     """Each replica is told of once; what is kept here only spares looking again."""
 
     def __init__(self) -> None:

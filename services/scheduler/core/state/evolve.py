@@ -55,7 +55,7 @@ def evolve(state: State, event: Event, position: int) -> State:
         fold(state, event, position)
         if isinstance(event, ModelEvent | ReplicaEvent) and not isinstance(event, ModelUnplaced):
             # Whose room may be taken, and whose is coming back, depends on what models and replicas are.
-            state.room = position
+            state.capacity_changed = position
         if isinstance(event, ModelEvent | ReplicaEvent | ShardEvent):
             story = state.stories.get(event.model)
             if story is not None:
@@ -78,13 +78,13 @@ def _registered(state: State, event: MachineRegistered, position: int) -> None:
         if before.gpus != event.gpus:
             # A card that fell ill is left, one that healed may be used.
             _touch_machine(state, event.machine_id, position)
-    state.stirred[event.machine_id] = position
-    state.room = state.registered = state.nodes = position
+    state.changed[event.machine_id] = position
+    state.capacity_changed = state.hardware_changed = state.nodes_changed = position
 
 
 def _touch_machine(state: State, machine_id: str, position: int) -> None:
     """Models with something on a machine are looked at again."""
-    state.stirred[machine_id] = position
+    state.changed[machine_id] = position
     for shard_id in state.held.get(machine_id, ()):
         replica = state.facts.replicas.get(shard_id.rpartition("-")[0])
         if replica is not None:
@@ -98,7 +98,7 @@ def _node(change: Callable[[Machine, Any], None]) -> Callable[[State, Any, int],
             return
         change(machine, event)
         machine.position = position
-        state.room = state.nodes = position
+        state.capacity_changed = state.nodes_changed = position
         _touch_machine(state, event.machine_id, position)
 
     return fold
@@ -138,10 +138,10 @@ def _retired(state: State, event: NodeRetired, position: int) -> None:
     for replica in of_retired(state, event.machine_id):
         forget(state, replica, position)
     state.held.pop(event.machine_id, None)
-    state.stirred.drop(event.machine_id)
+    state.changed.drop(event.machine_id)
     for model in state.facts.models.values():
         model.failed_on.pop(event.machine_id, None)
-    state.room = state.registered = state.nodes = position
+    state.capacity_changed = state.hardware_changed = state.nodes_changed = position
 
 
 def _elected(state: State, event: SchedulerElected, position: int) -> None:
@@ -152,7 +152,7 @@ def _elected(state: State, event: SchedulerElected, position: int) -> None:
 
 
 def _touch_all(state: State, position: int) -> None:
-    state.room = position
+    state.capacity_changed = position
     for model in state.facts.models.values():
         model.touched = position
 
@@ -169,13 +169,13 @@ def _started(state: State, event: SystemStarted, position: int) -> None:
 
 def _paused(state: State, event: PlacingPaused, position: int) -> None:
     state.facts.paused = Pause(at=event.at, position=position, silent=event.silent, of=event.of)
-    state.nodes = position
+    state.nodes_changed = position
     _touch_all(state, position)
 
 
 def _resumed(state: State, event: PlacingResumed, position: int) -> None:
     state.facts.paused = None
-    state.nodes = position
+    state.nodes_changed = position
     _touch_all(state, position)
 
 
@@ -184,14 +184,14 @@ def _rack(state: State, event: RackCapped, position: int) -> None:
         state.facts.rack_watts.pop(event.rack, None)
     else:
         state.facts.rack_watts[event.rack] = event.watts
-    state.room = position
+    state.capacity_changed = position
 
 
 # the library
 
 
 def _touch_source(state: State, name: str, position: int) -> None:
-    state.room = position
+    state.capacity_changed = position
     for model in state.facts.models.values():
         sources = [model.spec.source, *(adapter.source for adapter in model.spec.adapters)]
         if any(source and source.removeprefix("library:").partition("@")[0] == name for source in sources):
@@ -221,12 +221,12 @@ def _mirror(state: State, event: MirrorServing, position: int) -> None:
     if state.facts.mirrors.get(event.mirror_id) == event.url:
         return
     state.facts.mirrors[event.mirror_id] = event.url
-    state.room = state.everywhere = position
+    state.capacity_changed = state.mirrors_changed = position
 
 
 def _mirror_retired(state: State, event: MirrorRetired, position: int) -> None:
     state.facts.mirrors.pop(event.mirror_id, None)
-    state.room = state.everywhere = position
+    state.capacity_changed = state.mirrors_changed = position
 
 
 _FOLDS: dict[type[Event], Callable[[State, Any, int], None]] = {

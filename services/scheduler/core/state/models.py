@@ -106,7 +106,7 @@ def _unplaced(state: State, event: ModelUnplaced, position: int) -> None:
         for machine_id in replica.machines:
             machine = state.facts.machines.get(machine_id)
             if machine is not None and machine.mode != "open":
-                state.stirred[machine_id] = position  # it says what has nowhere to go
+                state.changed[machine_id] = position  # it says what has nowhere to go
 
 
 def _parked(model: Model, event: ModelParked) -> None:

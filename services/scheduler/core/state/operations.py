@@ -21,7 +21,7 @@ from .state import (
     State,
 )
 
-MAX_ERRANDS = 16
+MAX_OPEN = 16
 """Open ones of a machine: more than that are of no use to anybody, and all of them are sent to it whole."""
 
 MAX_BYTES = 16 * 1024
@@ -44,7 +44,7 @@ def _unable(machine: Machine) -> list[Problem]:
     if ERRANDS not in facts.features:
         message = f"the agent of {facts.machine_id} ({facts.agent_version}) knows no errands: upgrade it"
         return [Problem(path="machine_id", message=message)]
-    if len(machine.errands) >= MAX_ERRANDS:
+    if len(machine.errands) >= MAX_OPEN:
         message = (
             f"{facts.machine_id} has {len(machine.errands)} errands that it did not end, the oldest is "
             f"#{machine.errands[0].number}: is its agent running?"
@@ -94,7 +94,7 @@ def _not_restarted(state: State, machine_id: str, shard_id: str) -> list[Problem
     return []
 
 
-def open_errands(machine: Machine) -> tuple[ErrandWanted, ...]:
+def open_operations(machine: Machine) -> tuple[ErrandWanted, ...]:
     return tuple(machine.errands)
 
 
@@ -114,7 +114,7 @@ def given(state: State, event: NodeErrandGiven, position: int) -> None:
     if machine is None:
         return
     machine.errands.append(ErrandWanted(number=position, errand=event.errand))
-    state.stirred[event.machine_id] = position
+    state.changed[event.machine_id] = position
     replica = state.facts.replicas.get(event.errand.shard_id.rpartition("-")[0])
     shard = replica.shards.get(event.errand.shard_id) if replica is not None else None
     if replica is not None and shard is not None and not shard.ended and replica.phase in ("placed", "ready"):
@@ -137,4 +137,4 @@ def ended(state: State, event: MachineErrandEnded, position: int) -> None:
     if machine is None:
         return
     machine.errands = [one for one in machine.errands if (one.number, one.errand.kind) != (event.errand, event.kind)]
-    state.stirred[event.machine_id] = position
+    state.changed[event.machine_id] = position

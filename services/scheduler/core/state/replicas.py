@@ -81,7 +81,7 @@ def _placed(state: State, event: ReplicaPlaced, position: int) -> None:
     state.index(replica)
     for shard in event.shards:
         state.held.setdefault(shard.machine_id, {})[shard.shard_id] = shard
-        state.stirred[shard.machine_id] = position
+        state.changed[shard.machine_id] = position
     model.placings += 1
     model.unplaced = None
     model.touched = position
@@ -100,7 +100,7 @@ def _replica(change: Callable[[State, Model, Replica, Any, int], None]) -> Calla
             change(state, model, replica, event, position)
             state.index(replica)
             for machine_id in replica.machines:
-                state.stirred[machine_id] = position
+                state.changed[machine_id] = position
 
     return fold
 
@@ -160,12 +160,12 @@ def _recovered(state: State, model: Model, replica: Replica, event: ReplicaRecov
 
 def _replica_stopped(state: State, event: ReplicaStopped, position: int) -> None:
     replica = state.facts.replicas.get(event.replica_id)
-    state.room = position
+    state.capacity_changed = position
     if replica is None:
         for machine in state.facts.machines.values():
             for shard_id in [s for s, orphan in machine.orphans.items() if orphan.replica_id == event.replica_id]:
                 del machine.orphans[shard_id]
-                state.stirred[machine.facts.machine_id] = position
+                state.changed[machine.facts.machine_id] = position
         return
     forget(state, replica, position)
 
@@ -176,7 +176,7 @@ def forget(state: State, replica: Replica, position: int) -> None:
     for shard_id, shard in replica.shards.items():
         state.held.get(shard.placement.machine_id, {}).pop(shard_id, None)
         if shard.placement.machine_id in state.facts.machines:
-            state.stirred[shard.placement.machine_id] = position
+            state.changed[shard.placement.machine_id] = position
     model = state.facts.models[replica.model]
     model.touched = position
     state.of_model[replica.model].pop(replica.replica_id, None)
@@ -216,11 +216,11 @@ def _shard(phase: ShardPhase) -> Callable[[State, Any, int], None]:
         held = state.held.setdefault(event.machine_id, {})
         if shard.ended:
             held.pop(event.shard_id, None)
-            state.room = position
+            state.capacity_changed = position
         else:
             held[event.shard_id] = shard.placement
         state.facts.models[replica.model].touched = position
-        state.stirred[event.machine_id] = position
+        state.changed[event.machine_id] = position
 
     return fold
 
@@ -229,11 +229,11 @@ def _orphan(state: State, event: ShardEvent, phase: ShardPhase, position: int) -
     machine = state.facts.machines.get(event.machine_id)
     if machine is None:
         return
-    state.stirred[event.machine_id] = position
-    state.nodes = position
+    state.changed[event.machine_id] = position
+    state.nodes_changed = position
     if phase in ENDED:
         if machine.orphans.pop(event.shard_id, None) is not None:
-            state.room = position
+            state.capacity_changed = position
     else:
         machine.orphans[event.shard_id] = Orphan(
             replica_id=event.replica_id, model=event.model, since=event.at, position=position

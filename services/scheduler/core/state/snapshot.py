@@ -46,7 +46,7 @@ def restore(kept: Kept) -> State:
             assert isinstance(event, Event)
             story.events.append((position, event))
     # Whoever works from here on has seen nothing yet: all that matters is that what comes next is later.
-    state.room = state.nodes = state.everywhere = state.registered = kept.position
+    state.capacity_changed = state.nodes_changed = state.mirrors_changed = state.hardware_changed = kept.position
     for machine_id in kept.facts.machines:
-        state.stirred[machine_id] = kept.position
+        state.changed[machine_id] = kept.position
     return state

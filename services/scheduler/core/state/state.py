@@ -27,7 +27,7 @@ ENDED: frozenset[ShardPhase] = frozenset({"failed", "stopped"})
 LEAVING: frozenset[ReplicaPhase] = frozenset({"draining", "stopping", "failed"})
 STARTING: frozenset[ReplicaPhase] = frozenset({"placed"})
 
-STIRRED_KEPT = 20_000
+CHANGES_KEPT = 20_000
 """Of the order in which machines were stirred."""
 
 ERRANDS = "errands"
@@ -237,7 +237,7 @@ class Story:
         self.events: deque[tuple[int, Event]] = deque(maxlen=RECENT)
 
 
-class Stirred(dict[str, int]):
+class ChangedMachines(dict[str, int]):
     """Machine id to the sequence of the last event about it or about what it runs, and in which order they came.
 
     Whoever read on from a place in that order (``count``) asks for what came since, and looks at nothing else.
@@ -251,19 +251,19 @@ class Stirred(dict[str, int]):
 
     def __setitem__(self, machine_id: str, position: int) -> None:
         super().__setitem__(machine_id, position)
-        self.stir(machine_id)
+        self.mark(machine_id)
 
     def drop(self, machine_id: str) -> None:
         """It is known no more."""
         self.pop(machine_id, None)
-        self.stir(machine_id)
+        self.mark(machine_id)
 
-    def stir(self, machine_id: str) -> None:
+    def mark(self, machine_id: str) -> None:
         """Something about a machine changed that is no event."""
         self._order.append(machine_id)
-        if len(self._order) > 2 * STIRRED_KEPT:
-            self._dropped += STIRRED_KEPT
-            del self._order[:STIRRED_KEPT]
+        if len(self._order) > 2 * CHANGES_KEPT:
+            self._dropped += CHANGES_KEPT
+            del self._order[:CHANGES_KEPT]
 
     @property
     def count(self) -> int:
@@ -279,18 +279,18 @@ class State:
 
     __slots__ = (
         "_fabrics",
+        "capacity_changed",
+        "changed",
         "election",
-        "everywhere",
         "facts",
+        "hardware_changed",
         "held",
         "leaving",
-        "nodes",
+        "mirrors_changed",
+        "nodes_changed",
         "of_model",
         "position",
-        "registered",
-        "room",
         "starting",
-        "stirred",
         "stories",
         "term",
     )
@@ -307,27 +307,27 @@ class State:
         self.of_model: dict[str, dict[str, Replica]] = {}
         self.held: dict[str, dict[str, ShardPlacement]] = {}
         """Machine id to what each shard holds there until it is known to be gone."""
-        self.room = 0
+        self.capacity_changed = 0
         """Sequence of the last event after which something may fit that did not fit before, or may be made to fit."""
-        self.stirred = Stirred()
-        self.nodes = 0
+        self.changed = ChangedMachines()
+        self.nodes_changed = 0
         """Sequence of the last event about a machine itself, or about what nobody asked for on it."""
-        self.everywhere = 0
+        self.mirrors_changed = 0
         """Sequence of the last event that concerns every machine: where weights are served."""
         self.stories: dict[str, Story] = {}
         self.leaving: dict[str, Replica] = {}
         """Replicas on their way out, whose room is still held."""
         self.starting: dict[str, Replica] = {}
         """Replicas that are placed and not ready yet."""
-        self.registered = 0
+        self.hardware_changed = 0
         """Sequence of the last event that says what a machine is made of."""
         self._fabrics: tuple[int, Fabrics] | None = None
 
     def fabrics(self) -> Fabrics:
         """Which machines can compute together."""
-        if self._fabrics is None or self._fabrics[0] != self.registered:
+        if self._fabrics is None or self._fabrics[0] != self.hardware_changed:
             facts = {machine_id: machine.facts for machine_id, machine in self.facts.machines.items()}
-            self._fabrics = self.registered, Fabrics(facts)
+            self._fabrics = self.hardware_changed, Fabrics(facts)
         return self._fabrics[1]
 
     def hash(self) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from libs.events.questions import Happening, ModelExplained
 from libs.events.sentences import sentence
-from services.scheduler.core.inputs.heartbeats import Hearing
-from services.scheduler.core.placement.capacity import Room
+from services.scheduler.core.inputs.heartbeats import Heartbeats
+from services.scheduler.core.placement.capacity import Capacity
 from services.scheduler.core.placement.placement import place
 from services.scheduler.core.reconciler.demand import wanted
 from services.scheduler.core.state.state import Model, State
@@ -13,7 +13,7 @@ from services.scheduler.core.state.state import Model, State
 from .views import model_view, with_progress
 
 
-def explain(state: State, model: Model, hearing: Hearing | None = None) -> ModelExplained:
+def explain(state: State, model: Model, heartbeats: Heartbeats | None = None) -> ModelExplained:
     """Why a model is as it is: where its replicas are and why, what keeps the next one from a place, what happened.
 
     Why nothing fits is worked out anew, on the room there is at this moment.
@@ -22,15 +22,15 @@ def explain(state: State, model: Model, hearing: Hearing | None = None) -> Model
     unplaced = None
     running = sum(r.phase in ("placed", "ready") for r in replicas)
     if running < sum(group.count for group in wanted(state, model)):
-        placing = place(state, model, Room(state), hearing)
-        unplaced = placing.explanation if placing.machine_id is None else model.unplaced
+        placement = place(state, model, Capacity(state), heartbeats)
+        unplaced = placement.explanation if placement.machine_id is None else model.unplaced
     story = state.stories.get(model.name)
     recent = tuple(
         Happening(at=event.at, sequence=position, sentence=sentence(event))
         for position, event in (story.events if story is not None else ())
     )
     return ModelExplained(
-        model=with_progress(model_view(state, model), hearing),
+        model=with_progress(model_view(state, model), heartbeats),
         placements={replica.replica_id: replica.explanation for replica in replicas},
         unplaced=unplaced,
         recent=recent,

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 from libs.events.questions import RackPower
 from libs.events.views import NodeView
-from services.scheduler.core.placement.capacity import Room
+from services.scheduler.core.placement.capacity import Capacity
 from services.scheduler.core.placement.power import watts_of
 from services.scheduler.core.placement.summary import card
-from services.scheduler.core.state.operations import open_errands
+from services.scheduler.core.state.operations import open_operations
 from services.scheduler.core.state.state import Machine, Replica, State
 
 
 def node_view(state: State, machine: Machine) -> NodeView:
     facts = machine.facts
-    free = Room(state).free(machine)
+    free = Capacity(state).free(machine)
     held = {device for shard in state.held.get(facts.machine_id, {}).values() for device in shard.devices}
     return NodeView(
         machine_id=facts.machine_id,
@@ -32,7 +32,7 @@ def node_view(state: State, machine: Machine) -> NodeView:
         memory_free_mb=free.memory_mb,
         shards=tuple(sorted(_there(state, machine))),
         weights=facts.weights,
-        errands=open_errands(machine),
+        errands=open_operations(machine),
         changed_settings=facts.changed_settings,
         problems=(*facts.problems, *_of_cards(machine)),
     )
@@ -93,8 +93,8 @@ def _shards(count: int) -> str:
 
 def racks(state: State) -> tuple[RackPower, ...]:
     """Those whose power is limited."""
-    room = Room(state)
+    capacity = Capacity(state)
     return tuple(
-        RackPower(rack=rack, watts=watts, drawn_watts=room.rack_watts(rack))
+        RackPower(rack=rack, watts=watts, drawn_watts=capacity.rack_watts(rack))
         for rack, watts in sorted(state.facts.rack_watts.items())
     )

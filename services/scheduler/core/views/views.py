@@ -16,7 +16,7 @@ from libs.events.views import (
     ShardWanted,
     WeightsWanted,
 )
-from services.scheduler.core.inputs.heartbeats import Hearing
+from services.scheduler.core.inputs.heartbeats import Heartbeats
 from services.scheduler.core.reconciler.demand import on_trial, why_none
 from services.scheduler.core.reconciler.demand import wanted as wanted_groups
 from services.scheduler.core.state.state import (
@@ -233,22 +233,22 @@ def _replica_view(state: State, model: Model, replica: Replica) -> ReplicaView:
     )
 
 
-def with_progress(view: ModelView, hearing: Hearing | None) -> ModelView:
+def with_progress(view: ModelView, heartbeats: Heartbeats | None) -> ModelView:
     """A model's view with how far each start is, as its machines said last."""
     replicas = tuple(
-        msgspec.structs.replace(replica, progress=_progress(replica, hearing or {})) for replica in view.replicas
+        msgspec.structs.replace(replica, progress=_progress(replica, heartbeats or {})) for replica in view.replicas
     )
     return msgspec.structs.replace(view, replicas=replicas)
 
 
-def _progress(replica: ReplicaView, hearing: Hearing) -> str:
+def _progress(replica: ReplicaView, heartbeats: Heartbeats) -> str:
     # A machine's last sample is older than its fact that the engine is ready.
     if replica.state not in STARTING:
         return ""
     said = (
         f"{what} on {machine_id}"
         for machine_id in replica.machines
-        if (heard := hearing.get(machine_id)) is not None and heard.present
+        if (heard := heartbeats.get(machine_id)) is not None and heard.present
         for shard_id, what in heard.starting.items()
         if shard_id.rpartition("-")[0] == replica.replica_id
     )
