@@ -16,7 +16,7 @@ from libs.tasks import end
 from . import core
 from .adapters.http import FileServer
 from .adapters.store import Store, StoreTaken
-from .core.state import SAID_EVERY, State, decide, entries, evolve, retirements
+from .core.state import ANNOUNCED_EVERY, State, decide, entries, evolve, retirements
 from .imports import Imports
 from .library import Library
 from .questions import Questions
@@ -32,6 +32,8 @@ EVERYWHERE = ("", "0.0.0.0", "::")
 
 
 class Mirror:
+    """The service. ``Authority`` decides on the library, ``FileServer`` hands out what is in the store."""
+
     def __init__(self, settings: MirrorSettings, bus: Bus) -> None:
         self._settings = settings
         self._bus = bus
@@ -49,7 +51,7 @@ class Mirror:
         self._view = OwnedView(bus.view("library", LibraryEntry))
         self._files: FileServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._said = False
+        self._announced = False
         self._authority: Authority[State] = Authority(
             bus,
             "mirror",
@@ -79,9 +81,10 @@ class Mirror:
     def _others(self) -> list[str]:
         """Addresses of the other mirrors."""
         mirrors = self._authority.state.mirrors
-        return [mirrors[one].url for one in sorted(mirrors) if one != self._settings.instance]
+        return [mirrors[mirror_id].url for mirror_id in sorted(mirrors) if mirror_id != self._settings.instance]
 
     async def start(self) -> None:
+        """Serve files, then follow the log. Raises Misconfigured where another mirror uses the store, PortTaken."""
         try:
             await asyncio.to_thread(self._store.open)
         except StoreTaken as why:
@@ -101,8 +104,8 @@ class Mirror:
         # Not before the log is read: files of versions added later would look like files nobody has.
         self._library.changed()
         self._tasks = [
-            self._bus.background("the library's keeper", self._library.keep),
-            self._bus.background("the mirror's address", self._say_where),
+            self._bus.background("the library's keeper", self._library.run),
+            self._bus.background("the mirror's address", self._announce),
             self._bus.background("the mirror's imports", self._imports.run),
             self._bus.background("the store's reader", self._scrubber.scrub),
             self._bus.background("the store's mender", self._scrubber.repair),
@@ -120,7 +123,7 @@ class Mirror:
 
     def not_ready(self) -> list[str]:
         reasons = self._authority.not_ready()
-        if not self._said:
+        if not self._announced:
             reasons.append("its address is not on the log yet")
         return reasons + self._library.served.missing()
 
@@ -130,19 +133,19 @@ class Mirror:
 
     async def _publish(self, state: State, position: int) -> None:
         # First served, then announced.
-        await self._library.settle()
+        await self._library.reconcile()
         await self._view.become(entries(state), state.election)
 
-    async def _say_where(self) -> None:
+    async def _announce(self) -> None:
         """Put the address on the log when it is not what the log says already, and once a day."""
         mirror_id = self._settings.instance
         while True:
             known = self._authority.state.mirrors.get(mirror_id)
-            if known is None or known.url != self.url or utc_now() - known.at >= SAID_EVERY:
+            if known is None or known.url != self.url or utc_now() - known.at >= ANNOUNCED_EVERY:
                 serving = MirrorServing(at=utc_now(), mirror_id=mirror_id, url=self.url)
                 # Named after what it replaces: said twice it is one event, said again after another it is a new one.
                 await self._bus.append(serving, cause=f"{mirror_id}:serving:{known.position if known else 0}")
-            self._said = True
+            self._announced = True
             await asyncio.sleep(LOOK_AGAIN_S)
 
 

@@ -43,7 +43,7 @@ class Imports:
         self._library = library
         self._state = state
         self._leading = leading
-        self._told = ended
+        self._on_ended = ended
         self._ended: dict[str, Event] = {}
         """By what started them; until the log has them."""
         self._stopping = False
@@ -56,7 +56,7 @@ class Imports:
     async def run(self) -> None:
         """Work, for ever."""
         while not self._stopping:
-            started = next((one for one in self._state().imports if one not in self._ended), None)
+            started = next((each for each in self._state().imports if each not in self._ended), None)
             if started is None or not self._leading():
                 await asyncio.sleep(LOOK_EVERY_S)
                 continue
@@ -77,17 +77,17 @@ class Imports:
             await end(telling, work)
         if event is not None:
             self._ended[started] = event
-            self._told()
+            self._on_ended()
 
     async def _end_of(self, wanted: Import, given_up: threading.Event) -> Event | None:
         """How it ended; None: it did not, somebody else is to go on with it or nobody."""
         try:
-            return await self._library.bring(wanted, given_up)
+            return await self._library.carry_out(wanted, given_up)
         except GivenUp:
             log.info("import of %s is given up here", wanted.name)
             return None
         except Refused as refused:
-            problem = "; ".join(one.message for one in refused.problems)
+            problem = "; ".join(each.message for each in refused.problems)
         except Exception as error:
             log.exception("import of %s failed", wanted.name)
             problem = f"it failed: {type(error).__name__}: {error}"

@@ -60,7 +60,7 @@ class Scrubber:
             files = self._library.served.files
             self._read_at = {sha256: at for sha256, at in self._read_at.items() if sha256 in files}
             before = time.monotonic() - READ_EVERY_S
-            for file in [one for one in files.values() if self._read_at.get(one.sha256, before) <= before]:
+            for file in [each for each in files.values() if self._read_at.get(each.sha256, before) <= before]:
                 await self.check(file)
             await asyncio.sleep(LOOK_EVERY_S)
 
@@ -117,4 +117,5 @@ class Scrubber:
             raise GivenUp
 
     def stop(self) -> None:
+        """Have reading and copying end, in their threads too."""
         self._stopping.set()

@@ -14,6 +14,8 @@ from .adapters.store import Store
 
 @dataclass(frozen=True)
 class Manifest:
+    """A version as it is answered to nodes."""
+
     body: bytes
     """The version as JSON."""
     etag: str
@@ -25,7 +27,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class ServedFiles:
-    """A snapshot; replaced as a whole, so threads read it without a lock."""
+    """The files that are handed out. A snapshot; replaced as a whole, so threads read it without a lock."""
 
     files: dict[str, WeightFile] = field(default_factory=dict)
     """By sum; only files that are here, whole."""
@@ -50,7 +52,7 @@ def _words(manifest: Manifest) -> str:
 
 
 def inventory(store: Store, versions: Iterable[LibraryVersion]) -> ServedFiles:
-    """Look what is here of the library; ``versions`` of a name in the order they were added. Blocking."""
+    """The files of the library that are here; ``versions`` of a name in the order they were added. Blocking."""
     served = ServedFiles()
     for version in versions:
         missing, damaged = [], []

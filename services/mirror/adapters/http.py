@@ -76,9 +76,11 @@ class FileServer:
 
     @property
     def port(self) -> int:
+        """The port it listens on, also where it was given 0."""
         return int(self._server.server_address[1])
 
     def start(self) -> None:
+        """Answer from now on, in threads."""
         self._thread.start()
 
     def stop(self) -> None:

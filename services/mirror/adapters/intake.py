@@ -41,13 +41,15 @@ MARGIN_BYTES = 256 * 1024 * 1024
 
 
 class Imported(NamedTuple):
+    """What a source held, now in the store."""
+
     files: tuple[WeightFile, ...]
     licence: str
     """What the files themselves say; may be empty."""
 
 
-class Found(NamedTuple):
-    """A file to take in."""
+class SourceFile(NamedTuple):
+    """A file to import."""
 
     path: str
     """Its path in the version."""
@@ -66,7 +68,7 @@ class Intake:
         self._store = store
         self._given_up = threading.Event()
         self.progress: Progress | None = None
-        """Of what is taken in now; read from any thread."""
+        """Of what is imported now; read from any thread."""
 
     def bring_in(self, source: Source, name: str, given_up: threading.Event | None = None) -> Imported:
         """Bring every file of the source into the store. Raises Refused, and GivenUp once ``given_up`` is set."""
@@ -95,35 +97,35 @@ class Intake:
             raise Refused.one("source", f"{given} does not exist on the mirror's machine") from None
         except RuntimeError:
             raise Refused.one("source", f"{given} is a link that leads to itself") from None
-        found = list(_folder(real)) if real.is_dir() else list(_set(beside, given.name))
-        if not found:
+        files = list(_folder(real)) if real.is_dir() else list(_set(beside, given.name))
+        if not files:
             raise Refused.one("source", f"{given} holds no file to import")
-        _look(found)
-        problem = model_files.problem({file.path: file.size_bytes for file in found}, str(given))
+        _check_all(files)
+        problem = model_files.problem({file.path: file.size_bytes for file in files}, str(given))
         if problem:
             raise Refused.one("source", problem)
-        return self._copy_all(found, name)
+        return self._copy_all(files, name)
 
-    def _copy_all(self, found: list[Found], name: str) -> Imported:
-        if len(found) > MAX_FILES:
-            raise Refused.one("source", f"{len(found)} files, {MAX_FILES} at most: import the folder of one model")
-        total = sum(file.size_bytes for file in found)
+    def _copy_all(self, files: list[SourceFile], name: str) -> Imported:
+        if len(files) > MAX_FILES:
+            raise Refused.one("source", f"{len(files)} files, {MAX_FILES} at most: import the folder of one model")
+        total = sum(file.size_bytes for file in files)
         free = self._store.free_bytes() - MARGIN_BYTES
         if total > free:
             raise Refused.one(
                 "source", f"it needs {shown(total)} and {shown(max(0, free))} can be used on the mirror's disk"
             )
         progress = self.progress = Progress(name, total, self._given_up)
-        files = []
+        copied = []
         licence = ""
-        for file in found:
-            head, sha256, size = self._take_file(file, progress)
-            files.append(WeightFile(path=file.path, size_bytes=size, sha256=sha256))
+        for file in files:
+            head, sha256, size = self._copy_file(file, progress)
+            copied.append(WeightFile(path=file.path, size_bytes=size, sha256=sha256))
             if file.path.lower() == "readme.md":
                 licence = licence_in(head.decode("utf-8", "replace"))
-        return Imported(in_order(files), licence)
+        return Imported(in_order(copied), licence)
 
-    def _take_file(self, file: Found, progress: Progress) -> tuple[bytes, str, int]:
+    def _copy_file(self, file: SourceFile, progress: Progress) -> tuple[bytes, str, int]:
         with _opened(file) as source:
             before = os.fstat(source.fileno())
             head = _head(file, source)
@@ -163,24 +165,24 @@ class Intake:
             raise Refused.one("source", f"package {module_name} failed: {type(error).__name__}: {error}") from None
         finally:
             assembled.unlink(missing_ok=True)
-        beside = _licence_files(module)
-        _look(beside)
-        taken = self._copy_all(beside, name) if beside else Imported((), "")
-        model_cards = [file.real for file in beside if file.path.lower().startswith("readme")]
+        documents = _licence_files(module)
+        _check_all(documents)
+        copied = self._copy_all(documents, name) if documents else Imported((), "")
+        model_cards = [file.real for file in documents if file.path.lower().startswith("readme")]
         licence = next(filter(None, (licence_in(card.read_text("utf-8", "replace")) for card in model_cards)), "")
         weights = WeightFile(path=file_name, size_bytes=size, sha256=sha256)
-        return Imported(in_order((weights, *(f for f in taken.files if f.path != file_name))), licence)
+        return Imported(in_order((weights, *(f for f in copied.files if f.path != file_name))), licence)
 
 
 class Progress:
-    """How far an import is; told to the log every few seconds."""
+    """How far an import is; logged every few seconds. Read from any thread."""
 
     def __init__(self, name: str, total_bytes: int, given_up: threading.Event) -> None:
         self.name = name
         self.total_bytes = total_bytes
         self.done_bytes = 0
         self._given_up = given_up
-        self._started = self._told = time.monotonic()
+        self._started = self._logged_at = time.monotonic()
 
     @property
     def bytes_per_s(self) -> float:
@@ -193,9 +195,9 @@ class Progress:
             raise GivenUp
         self.done_bytes += count
         now = time.monotonic()
-        if now - self._told < REPORT_EVERY_S:
+        if now - self._logged_at < REPORT_EVERY_S:
             return
-        self._told = now
+        self._logged_at = now
         rate = self.bytes_per_s
         log.info(
             "import of %s: %s of %s, %s/s, %d s left",
@@ -204,19 +206,19 @@ class Progress:
         )
 
 
-def _look(found: Iterable[Found]) -> None:
+def _check_all(files: Iterable[SourceFile]) -> None:
     """Look at the beginning of every file before any is copied. Raises Refused."""
-    for file in found:
+    for file in files:
         with _opened(file) as source:
             _head(file, source)
             _check_header(file.path, source, file.size_bytes)
 
 
-def _opened(file: Found) -> BinaryIO:
+def _opened(file: SourceFile) -> BinaryIO:
     return open(os.open(file.real, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0)
 
 
-def _head(file: Found, source: BinaryIO) -> bytes:
+def _head(file: SourceFile, source: BinaryIO) -> bytes:
     """The file's beginning. Raises Refused for what must not enter the library."""
     head = os.pread(source.fileno(), HEAD_BYTES, 0)
     problem = unsafe_content(file.path, head)
@@ -248,7 +250,7 @@ def _check_header(path: str, source: BinaryIO, size: int) -> None:
         raise Refused.one("source", str(why)) from None
 
 
-def _set(folder: Path, name: str) -> Iterator[Found]:
+def _set(folder: Path, name: str) -> Iterator[SourceFile]:
     """A file, or all parts there are of the model it is a part of."""
     for part in model_files.parts_of(name):
         real = folder / part
@@ -256,7 +258,7 @@ def _set(folder: Path, name: str) -> Iterator[Found]:
             yield _file(part, _inside(real, part, folder))
 
 
-def _folder(root: Path) -> Iterator[Found]:
+def _folder(root: Path) -> Iterator[SourceFile]:
     """Files of a folder, by path. Links are followed as long as they stay within its reach."""
     for folder, folders, names in os.walk(root):
         folders.sort()
@@ -287,14 +289,14 @@ def _inside(real: Path, path: str, root: Path) -> Path:
     return target
 
 
-def _file(path: str, real: Path) -> Found:
+def _file(path: str, real: Path) -> SourceFile:
     problem = path_problem(path) or unsafe_name(path)
     if problem:
         raise Refused.one("source", problem)
     status = real.lstat()
     if not stat.S_ISREG(status.st_mode):
         raise Refused.one("source", f"{path} is not a regular file")
-    return Found(path, real, status.st_size)
+    return SourceFile(path, real, status.st_size)
 
 
 def _import(module_name: str) -> Any:
@@ -307,15 +309,15 @@ def _import(module_name: str) -> Any:
     return module
 
 
-def _licence_files(module: Any) -> list[Found]:
+def _licence_files(module: Any) -> list[SourceFile]:
     """Licence, terms and model card beside the module or in its data folder."""
     home = Path(str(module.__file__)).resolve().parent
-    found: dict[str, Found] = {}
+    files: dict[str, SourceFile] = {}
     for folder in (home, home / "data"):
         for real in sorted(folder.iterdir()) if folder.is_dir() else ():
             if is_licence_file(real.name) and real.is_file() and not real.is_symlink() and not left_out(real.name):
-                found.setdefault(real.name, _file(real.name, real))
-    return list(found.values())
+                files.setdefault(real.name, _file(real.name, real))
+    return list(files.values())
 
 
 def _disk_problem(error: OSError) -> str:

@@ -78,6 +78,7 @@ class Store:
             self._held = None
 
     def path(self, sha256: str) -> Path:
+        """Where a file stands, or would."""
         return self._files / sha256[:2] / sha256
 
     def has(self, file: WeightFile) -> bool:
@@ -95,18 +96,18 @@ class Store:
         """
         path = self.path(sha256)
         with path.open("rb", buffering=0) as source:
-            seen = os.fstat(source.fileno())
+            status = os.fstat(source.fileno())
             known = self._proven.get(sha256)
-            same = known is not None and known[:2] == (seen.st_size, seen.st_mtime_ns)
+            same = known is not None and known[:2] == (status.st_size, status.st_mtime_ns)
             if known is not None and same and time.monotonic() - known[2] < within_s:
                 return True
-            found, _ = copy(source, None, moved)
-        if found == sha256:
-            self._proven[sha256] = seen.st_size, seen.st_mtime_ns, time.monotonic()
+            sum_, _ = copy(source, None, moved)
+        if sum_ == sha256:
+            self._proven[sha256] = status.st_size, status.st_mtime_ns, time.monotonic()
             return True
         with self._lock:
             # Not what took its place meanwhile.
-            if path.exists() and path.stat().st_ino == seen.st_ino:
+            if path.exists() and path.stat().st_ino == status.st_ino:
                 path.replace(self._damaged / sha256)
         return False
 
@@ -115,6 +116,7 @@ class Store:
         return (self._damaged / sha256).exists()
 
     def free_bytes(self) -> int:
+        """Of the disk, for this process's user."""
         stat = os.statvfs(self._incoming)
         return stat.f_bavail * stat.f_frsize
 
@@ -214,7 +216,8 @@ class Store:
 
 
 def copy(source: BinaryIO, out: BinaryIO | None, moved: Moved) -> tuple[str, int]:
-    """Sum a file, writing it out on the way if wanted; returns sum and length."""
+    """Sum a file, writing it out on the way if wanted; returns SHA-256 (hex) and length. Raises OSError, and what
+    ``moved`` raises."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(BLOCK_BYTES))
     size = 0

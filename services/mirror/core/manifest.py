@@ -12,6 +12,7 @@ MAX_FILES = 2_000
 
 
 def in_order(files: Iterable[WeightFile]) -> tuple[WeightFile, ...]:
+    """The files by path, as manifests list them."""
     return tuple(sorted(files, key=lambda file: file.path))
 
 

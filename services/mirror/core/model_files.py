@@ -59,5 +59,7 @@ def problem(sizes: Mapping[str, int], source: str) -> str | None:
 def _several(models: Mapping[str, int], source: str) -> str:
     listed = ", ".join(f"{path} ({size / 1e9:.1f} GB)" for path, size in list(models.items())[:NAMED])
     more = ", …" if len(models) > NAMED else ""
-    one = f"path:{source.rstrip('/')}/{next(iter(models))}"
-    return f"it holds {len(models)} models: {listed}{more}: import one by its file, as {one} (of parts, any of them)"
+    example = f"path:{source.rstrip('/')}/{next(iter(models))}"
+    return (
+        f"it holds {len(models)} models: {listed}{more}: import one by its file, as {example} (of parts, any of them)"
+    )

@@ -9,6 +9,8 @@ _ONE_RANGE = re.compile(r"^bytes\s*=\s*(\d{0,19})\s*-\s*(\d{0,19})\s*$", re.IGNO
 
 
 class ByteRange(NamedTuple):
+    """``length`` bytes of a file from ``start`` on."""
+
     start: int
     length: int
 

@@ -25,7 +25,7 @@ Source = PathSource | PackageSource
 
 
 def parse_source(text: str) -> Source:
-    """Raises Refused with the path ``source``."""
+    """The source that ``path:/FILE-OR-FOLDER`` or ``package:MODULE`` names. Raises Refused with the path ``source``."""
     kind, colon, rest = text.partition(":")
     if kind == "path" and rest.startswith("/"):
         return PathSource(rest)
@@ -69,6 +69,6 @@ def licence_in(model_card: str) -> str:
     """The licence a model card declares in its front matter (``license: apache-2.0``), or nothing."""
     if not model_card.startswith("---"):
         return ""
-    front, found, _ = model_card[3:].partition("\n---")
-    line = _LICENCE_LINE.search(front) if found else None
+    front, closed, _ = model_card[3:].partition("\n---")
+    line = _LICENCE_LINE.search(front) if closed else None
     return line[1] if line else ""

@@ -29,13 +29,15 @@ from .source import parse_source
 NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}\Z")
 
 
-SAID_EVERY = timedelta(days=1)
+ANNOUNCED_EVERY = timedelta(days=1)
 """A mirror says again that it serves."""
 RETIRED_AFTER = timedelta(days=7)
 """One that has not said so for so long is gone."""
 
 
 class Serving(msgspec.Struct, frozen=True):
+    """A mirror that said where it serves."""
+
     url: str
     position: int
     """Sequence of the event that said so."""
@@ -78,6 +80,7 @@ class State(msgspec.Struct, kw_only=True):
         }
 
     def has(self, version: LibraryVersion) -> bool:
+        """Whether the library has the version, whatever it was made of."""
         return version.version in self.versions.get(version.name, {})
 
 
@@ -128,10 +131,10 @@ def decide(state: State, command: Command, command_id: str, now: datetime) -> Ev
             parse_source(command.source)
             return _import(state, command, now)
         case CancelImport():
-            for one in state.imports.values():
-                if one.name == command.name:
+            for wanted in state.imports.values():
+                if wanted.name == command.name:
                     problem = f"cancelled{f': {command.reason}' if command.reason else ''}"
-                    return ImportEnded(at=now, name=one.name, started=one.started, problem=problem)
+                    return ImportEnded(at=now, name=wanted.name, started=wanted.started, problem=problem)
             raise Refused.one("name", f"no import of {command.name!r} is under way: `llmgw library list` shows those")
         case RemoveVersion():
             return _remove(state, command, now)
@@ -141,26 +144,29 @@ def decide(state: State, command: Command, command_id: str, now: datetime) -> Ev
 
 def retirements(state: State, now: datetime) -> list[tuple[str, Event]]:
     """Mirrors that have not said for long that they serve, as (cause, event)."""
-    if state.elected_at is None or now - state.elected_at < SAID_EVERY:
+    if state.elected_at is None or now - state.elected_at < ANNOUNCED_EVERY:
         # All may have been away together: each has the time to say so.
         return []
     return [
-        (f"mirror:retired:{mirror_id}:{one.position}", MirrorRetired(at=now, mirror_id=mirror_id, said_at=one.at))
-        for mirror_id, one in state.mirrors.items()
-        if now - one.at > RETIRED_AFTER
+        (
+            f"mirror:retired:{mirror_id}:{serving.position}",
+            MirrorRetired(at=now, mirror_id=mirror_id, said_at=serving.at),
+        )
+        for mirror_id, serving in state.mirrors.items()
+        if now - serving.at > RETIRED_AFTER
     ]
 
 
 def _import(state: State, command: ImportVersion, now: datetime) -> Event | None:
-    for one in state.imports.values():
-        if one.name != command.name:
+    for other in state.imports.values():
+        if other.name != command.name:
             continue
-        if (one.source, one.licence) == (command.source, command.licence):
+        if (other.source, other.licence) == (command.source, command.licence):
             return None
         raise Refused.one(
             "name",
-            f"{command.name} is being imported from {one.source} since {one.since:%Y-%m-%d %H:%M} UTC: wait for it, or "
-            f"`llmgw library cancel {command.name}`",
+            f"{command.name} is being imported from {other.source} since {other.since:%Y-%m-%d %H:%M} UTC: wait for "
+            f"it, or `llmgw library cancel {command.name}`",
         )
     return ImportStarted(at=now, name=command.name, source=command.source, licence=command.licence)
 

@@ -33,7 +33,7 @@ from services.mirror.core.source import PathSource
 store = Store(Path(sys.argv[1]))
 store.open()
 print("begins", flush=True)
-Intake(store).take(PathSource(sys.argv[2]), "m")
+Intake(store).bring_in(PathSource(sys.argv[2]), "m")
 """
 MIRROR = """
 import sys
@@ -82,7 +82,7 @@ def test_killed_at_any_moment_the_store_holds_whole_files_only(tmp_path: Path) -
     assert cut > 0
     store = Store(data)
     store.open()
-    taken = Intake(store).take(PathSource(str(models)), "m")
+    taken = Intake(store).bring_in(PathSource(str(models)), "m")
     assert len(placed(data)) == 5
     assert all(store.has(file) for file in taken.files)
     assert list((data / "store" / "incoming").iterdir()) == []
