@@ -27,7 +27,7 @@ from bench.overhead import FLEET, PHASES, Target, machine, measure
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ("gateway_cpu_s_per_1000", "rest_cpu_s_per_1000")
-TELL = """
+DESCRIBE = """
 import json, sys
 from pathlib import Path
 from bench.overhead import gateway_of, processes_of
@@ -65,10 +65,10 @@ def running(name: str, tree: Path, state: Path) -> Iterator[Cluster]:
     where = ("--state-dir", str(state))
     try:
         _run(tree, *llmgw, "up", "--detach", "--no-model", "--port", "0", "--fleet", str(fleet), *where)
-        told = json.loads(_run(tree, sys.executable, "-c", TELL, str(state)).splitlines()[-1])
-        parts = {part: frozenset(pids) for part, pids in told["parts"].items()}
+        cluster = json.loads(_run(tree, sys.executable, "-c", DESCRIBE, str(state)).splitlines()[-1])
+        parts = {part: frozenset(pids) for part, pids in cluster["parts"].items()}
         _check_code(parts["gateway"], tree)
-        yield Cluster(Target(name, told["url"], told["key"]), parts)
+        yield Cluster(Target(name, cluster["url"], cluster["key"]), parts)
     finally:
         _run(tree, *llmgw, "down", *where)
 
@@ -102,8 +102,8 @@ def measured(chosen: argparse.Namespace, clusters: list[Cluster]) -> list[tuple[
             for cluster in clusters if pair % 2 == 0 else reversed(clusters):
                 runs[cluster.target.name] = measure(cluster.target, phase, chosen.scale, cluster.parts)
             pairs.append((runs["this"], runs["other"]))
-            told = {figure: round(_ratio(pairs[-1], figure), 3) for figure in FIGURES}
-            print(f"{pair + 1}/{chosen.pairs} {phase.name}: {told}", file=sys.stderr)
+            ratios = {figure: round(_ratio(pairs[-1], figure), 3) for figure in FIGURES}
+            print(f"{pair + 1}/{chosen.pairs} {phase.name}: {ratios}", file=sys.stderr)
     return pairs
 
 
@@ -140,8 +140,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="llmgw-bench-") as temporary:
         at = Path(temporary)
         other = checked_out(chosen.commit, at / "tree")
-        with running("this", ROOT, at / "this") as one, running("other", other, at / "other") as two:
-            pairs = measured(chosen, [one, two])
+        with running("this", ROOT, at / "this") as this, running("other", other, at / "other") as that:
+            pairs = measured(chosen, [this, that])
     print(f"{chosen.pairs} pairs with {chosen.commit}, {machine()}")
     print(table(pairs))
     if chosen.out is not None:

@@ -95,7 +95,7 @@ class Plan:
 
 
 class Client(asyncio.Protocol):
-    """One connection with one request at a time."""
+    """One connection with one request at a time. httptools calls ``on_…``, asyncio and ``Run`` the rest."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -115,6 +115,7 @@ class Client(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def send(self, number: int) -> None:
+        """Send a request, by its index in the plan. The answer before it must have come."""
         self._begin(number)
         self._busy = True
         assert self._transport is not None
@@ -192,6 +193,7 @@ class Run:
         client.send(self._next)
 
     def answered(self, client: Client, status: int, body: bytes) -> None:
+        """An answer came whole: check and count it, then send the next one where the loop is closed."""
         now = clock()
         wrong = self.plan.wrong(status, body, self.plan.requests[client.number][1])
         if wrong is not None:
@@ -208,6 +210,7 @@ class Run:
         self._after(client)
 
     def failed(self, client: Client, why: str) -> None:
+        """No answer comes any more: count it, then go on as after an answer."""
         self._note(why, b"")
         self._after(client)
 
@@ -251,6 +254,7 @@ class Run:
         task.add_done_callback(self._opening.discard)
 
     async def go(self) -> dict[str, Any]:
+        """Measure; the report that is printed."""
         chosen = self.chosen
         clients = [await self._connect() for _ in range(chosen.concurrency)]
         started, cpu = clock(), time.process_time()

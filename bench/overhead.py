@@ -61,6 +61,8 @@ RPM = 100_000_000
 
 @dataclass(frozen=True)
 class Phase:
+    """One kind of load: ``arguments`` are bench.load's."""
+
     name: str
     what: str
     arguments: tuple[str, ...]
@@ -68,6 +70,7 @@ class Phase:
 
 
 def whole(concurrency: int, duration_s: float) -> Phase:
+    """Answers that are not streamed and come as fast as they can, ``concurrency`` at once."""
     arguments = ("--concurrency", str(concurrency), "--tok-s", "0")
     return Phase(f"c{concurrency}", f"not streamed, {concurrency} at once", arguments, duration_s)
 
@@ -139,7 +142,7 @@ def llmgw(*arguments: str) -> str:
 
 
 async def engine_of(home: Home) -> Target:
-    """The engine itself, with the key that only its gateways and its agent know."""
+    """The engine itself, with the key that only its gateways and its agent know. Raises Misconfigured, BadSecret."""
     bus = await connect(BusSettings(url=home.endpoint().nats_url, credentials=home.identity("operator")))
     try:
         route = await bus.view("routes", Route).get(MODEL)
@@ -153,6 +156,7 @@ async def engine_of(home: Home) -> Target:
 
 
 def gateway_of(home: Home) -> Target:
+    """The gateway, with a new key of the demo's project, whose requests are counted but never refused."""
     made = llmgw("key", "create", "demo/demo/demo", "--rpm", str(RPM), "--json", "--state-dir", str(home.root))
     return Target("llmgw", home.endpoint().base_url, json.loads(made)["key"])
 
@@ -188,6 +192,7 @@ def measure(target: Target, phase: Phase, scale: float, parts: Mapping[str, froz
 
 
 def median(runs: list[dict[str, Any]], *path: str) -> float:
+    """Of one figure over several runs; ``path`` leads to it through their reports."""
     values = []
     for run in runs:
         value: Any = run
@@ -211,8 +216,12 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if measure_name not in through[0]:
                 continue
             for part in ("p50", "p99"):
-                one, other = median(direct, measure_name, part), median(through, measure_name, part)
-                row[f"{measure_name}_{part}"] = {"direct": one, "llmgw": other, "added": round(other - one, 3)}
+                direct_ms, through_ms = median(direct, measure_name, part), median(through, measure_name, part)
+                row[f"{measure_name}_{part}"] = {
+                    "direct": direct_ms,
+                    "llmgw": through_ms,
+                    "added": round(through_ms - direct_ms, 3),
+                }
         row["requests_s"] = {"direct": median(direct, "requests_s"), "llmgw": median(through, "requests_s")}
         row["gateway_cpu_s_per_1000"] = median(through, "gateway_cpu_s_per_1000")
         row["rest_cpu_s_per_1000"] = median(through, "rest_cpu_s_per_1000")
@@ -245,6 +254,7 @@ def _change(value: Mapping[str, float] | None) -> str:
 
 
 def machine() -> str:
+    """What is measured on, in words: cores, CPU, system, Python."""
     with open("/proc/cpuinfo") as file:
         model = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown CPU")
     system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
@@ -252,6 +262,7 @@ def machine() -> str:
 
 
 def main() -> None:
+    """Measure and print the table. Raises Misconfigured, BadSecret."""
     parser = argparse.ArgumentParser(prog="bench.overhead", description="What the gateway adds to an engine.")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="times the usual duration of each phase")
@@ -272,7 +283,7 @@ def main() -> None:
 
 
 def measured(chosen: argparse.Namespace, state: Path) -> list[dict[str, Any]]:
-    """Every measurement, in the order they were made."""
+    """Every measurement, in the order they were made. Raises Misconfigured, BadSecret."""
     runs: list[dict[str, Any]] = []
     phases = [phase for phase in PHASES if chosen.phase is None or phase.name in chosen.phase]
     with cluster(state) as home:
@@ -284,11 +295,11 @@ def measured(chosen: argparse.Namespace, state: Path) -> list[dict[str, Any]]:
             for phase in phases:
                 for target in targets if repeat % 2 == 0 else reversed(targets):
                     runs.append(measure(target, phase, chosen.scale, parts))
-                    told = {
+                    shown = {
                         name: runs[-1].get(name)
                         for name in ("requests_s", "latency_ms", "cpu_s_per_1000", "foreign_cores")
                     }
-                    print(f"{repeat + 1}/{chosen.repeats} {phase.name} {target.name}: {told}", file=sys.stderr)
+                    print(f"{repeat + 1}/{chosen.repeats} {phase.name} {target.name}: {shown}", file=sys.stderr)
     return runs
 
 

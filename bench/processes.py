@@ -30,14 +30,14 @@ def family(roots: Iterable[int]) -> set[int]:
                 children.setdefault(Stat(int(name)).parent, []).append(int(name))
             except OSError:
                 continue
-    found: set[int] = set()
+    members: set[int] = set()
     todo = list(roots)
     while todo:
         pid = todo.pop()
-        if pid not in found:
-            found.add(pid)
+        if pid not in members:
+            members.add(pid)
             todo += children.get(pid, [])
-    return found
+    return members
 
 
 def cpu_s(pids: Iterable[int]) -> float:

@@ -63,6 +63,7 @@ class Cluster:
         self.heartbeats = {name: Heartbeat(silent_ms=100) for name in self.nodes}
 
     def append(self, event: Event) -> None:
+        """Put an event on the log and fold it."""
         self.position += 1
         self.log.append(encode(event))
         self.state = evolve(self.state, event, self.position)
@@ -77,6 +78,7 @@ class Cluster:
         return count
 
     def machines(self) -> None:
+        """Register every node, with GPUS cards each."""
         for i, name in enumerate(self.nodes):
             uuids = [f"GPU-{name}-{g}" for g in range(GPUS)]
             gpus = tuple(
@@ -111,6 +113,8 @@ class Cluster:
         self.settle()
 
     def models(self) -> None:
+        """Define MODELS_PER_NODE models a node, one in four of them on two cards, with REPLICAS_PER_NODE replicas a
+        node in all."""
         count = max(1, int(len(self.nodes) * MODELS_PER_NODE))
         for i in range(count):
             profile = Profile(
@@ -127,6 +131,7 @@ class Cluster:
             self.append(event)
 
     def library(self) -> None:
+        """Add the weights every model is made of, and a mirror that has them."""
         from libs.events.library import LibraryVersion, MirrorServing, VersionAdded, WeightFile
 
         file = WeightFile(path="model.safetensors", size_bytes=16_000_000_000, sha256="ab" * 32)
@@ -135,6 +140,7 @@ class Cluster:
         self.append(MirrorServing(at=self.now, mirror_id="mirror-1", url="http://mirror-1:1"))
 
     def shard(self, replica_id: str, kind: type[Event], **fields: object) -> None:
+        """Have the nodes of a replica report the same of each of its shards."""
         replica = self.state.facts.replicas[replica_id]
         for shard_id, shard in replica.shards.items():
             about = {
@@ -148,6 +154,7 @@ class Cluster:
             self.append(kind(**about, **fields))
 
     def start_all(self) -> None:
+        """Bring up every replica that is placed."""
         for replica_id, replica in list(self.state.facts.replicas.items()):
             if replica.phase == "placed":
                 self.shard(replica_id, ShardStarting, engine="vllm")
@@ -169,6 +176,7 @@ class Cluster:
 
 
 def percentile(values: list[float], share: float) -> float:
+    """The value at a share (0 to 1) of the sorted values."""
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
@@ -245,6 +253,8 @@ def long_log(cluster: Cluster, events: int) -> Iterator[bytes]:
 
 
 def fold_s(lines: Iterator[bytes]) -> tuple[float, int]:
+    """Fold a log into a new state: seconds that took, reading included, and the number of events. Raises BadPayload,
+    UnknownTag."""
     state = State()
     count = 0
     spent = 0.0
@@ -258,12 +268,14 @@ def fold_s(lines: Iterator[bytes]) -> tuple[float, int]:
 
 
 def rss_mb() -> int:
+    """Memory this process holds now, in MiB."""
     with open("/proc/self/status") as status:
         line = next(line for line in status if line.startswith("VmRSS"))
     return int(line.split()[1]) // 1024
 
 
 def measure(nodes: int, facts: int) -> tuple[Cluster, dict[str, float]]:
+    """A cluster of so many nodes after ``facts`` deaths of engines, and the figures of a row of the table."""
     cluster = Cluster(nodes)
     cluster.library()
     cluster.machines()
@@ -292,6 +304,7 @@ def measure(nodes: int, facts: int) -> tuple[Cluster, dict[str, float]]:
 
 
 def main() -> None:
+    """Print the table. Raises BadPayload, UnknownTag."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, nargs="*", default=[10, 100, 1000])
     parser.add_argument("--facts", type=int, default=300)
@@ -303,11 +316,11 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     cluster = None
     for nodes in options.nodes:
-        cluster, found = measure(nodes, options.facts)
+        cluster, figures = measure(nodes, options.facts)
         print(
-            f"| {nodes:,} | {found['replicas']:,} | {found['plan_s']:.2f} s | {found['idle_p50_ms']:.2f} ms | "
-            f"{found['p50_ms']:.2f} ms | {found['p99_ms']:.2f} ms | {found['worst_ms']:.1f} ms | "
-            f"{found['death_ms']:.0f} ms ({found['death_replicas']} replicas) | {found['rss_mb']} MiB |",
+            f"| {nodes:,} | {figures['replicas']:,} | {figures['plan_s']:.2f} s | {figures['idle_p50_ms']:.2f} ms | "
+            f"{figures['p50_ms']:.2f} ms | {figures['p99_ms']:.2f} ms | {figures['worst_ms']:.1f} ms | "
+            f"{figures['death_ms']:.0f} ms ({figures['death_replicas']} replicas) | {figures['rss_mb']} MiB |",
             flush=True,
         )
     if cluster is not None and options.events:

@@ -11,6 +11,7 @@ from tests.unit.docstrings import Source, room_of
 
 COMPLIANT = (
     *("libs/events", "libs/fit", "libs/runtime", "libs/testing", "libs/tuning"),
+    "bench",
     *("services/accounting", "services/guard", "services/mirror"),
 )
 """Rooms in which every such function says it."""
