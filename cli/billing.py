@@ -1,4 +1,4 @@
-"""``llmgw price …``, ``llmgw usage`` and ``llmgw budgets``."""
+"""``llmgw price …``, ``llmgw usage`` and ``llmgw budget …``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 
 from cli.cluster import Cluster, on_cluster
 from cli.times import PAST
+from cli.watch import watch_option
 from libs.events.budget import money
 from libs.events.commands import DefinePrice
 from libs.events.questions import AskUsage, BudgetsAnswer, ListBudgets, ListTenancy, TenancyAnswer, UsageAnswer
@@ -94,9 +95,15 @@ async def usage(cluster: Cluster, by: str, since: datetime | None, until: dateti
     cluster.out.rows(rows, columns, "nothing has been used in that time")
 
 
-@click.command()
+@click.group()
+def budget() -> None:
+    """Budgets: what may be spent at each level, and what is."""
+
+
+@budget.command("list")
+@watch_option
 @on_cluster
-async def budgets(cluster: Cluster) -> None:
+async def list_budgets(cluster: Cluster) -> None:
     """Every budget and what is spent of it, in units of the cluster's currency."""
     answer = await cluster.ask_all(ListBudgets(), BudgetsAnswer)
     rows = [

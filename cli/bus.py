@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from cli.cluster import Cluster, on_cluster
+from cli.confirm import confirm, yes_option
 from cli.failure import Failed
 from cli.output import Output, json_option
 from cli.times import DURATION
@@ -26,7 +27,11 @@ def bus() -> None:
 
 @bus.command("init")
 @click.option(
-    "--replicas", type=click.Choice(["1", "3", "5"]), default="1", show_default=True, help="Copies of every stream."
+    "--copies",
+    type=click.Choice(["1", "3", "5"]),
+    default="1",
+    show_default=True,
+    help="Servers that keep every stream.",
 )
 @click.option(
     "--requests-per-s",
@@ -35,7 +40,7 @@ def bus() -> None:
 )
 @click.option("--away", "away_s", type=DURATION, help="How long PostgreSQL may be away.  [default: 1d]")
 @on_cluster
-async def init(cluster: Cluster, replicas: str, requests_per_s: float | None, away_s: float | None) -> None:
+async def init(cluster: Cluster, copies: str, requests_per_s: float | None, away_s: float | None) -> None:
     """Create or update every stream, bucket and consumer. Changes nothing that is as it should be.
 
     Usage that PostgreSQL has not taken in waits in a stream. It holds what it was sized to, or 4 GiB, or as much as the
@@ -48,7 +53,7 @@ async def init(cluster: Cluster, replicas: str, requests_per_s: float | None, aw
         wanted = int(requests_per_s * (AWAY_S if away_s is None else away_s) * RECORD_BYTES)
         usage_bytes = max(wanted, LEAST_USAGE_BYTES)
     try:
-        done = await ensure(cluster.bus, int(replicas), usage_bytes)
+        done = await ensure(cluster.bus, int(copies), usage_bytes)
     except NoRoom as error:
         raise Failed(f"{error}. Give it a larger disk, or name fewer --requests-per-s or a shorter --away") from None
     except BusError as error:
@@ -60,11 +65,14 @@ async def init(cluster: Cluster, replicas: str, requests_per_s: float | None, aw
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--node", "added", multiple=True, help="Machine id of a node agent to add; may be repeated.")
 @click.option("--remove-node", "removed", multiple=True, help="Machine id of one to lock out; may be repeated.")
+@yes_option
 @json_option
-def identities(directory: Path, added: tuple[str, ...], removed: tuple[str, ...], out: Output) -> None:
+def identities(directory: Path, added: tuple[str, ...], removed: tuple[str, ...], yes: bool, out: Output) -> None:
     """Make what is missing of: a seed for each service in DIRECTORY/SERVICE/SERVICE.nk, for each node in
     DIRECTORY/node/node-ID.nk, and the fleet secret in DIRECTORY/fleet/fleet.secret. Write DIRECTORY/nats/users.conf:
     who may say and hear what, for nats-server to include. A node that is in it, or whose seed is here, stays."""
+    if removed and not yes:
+        confirm(f"lock out {', '.join(removed)} and remove their seeds")
     users = directory / "nats" / "users.conf"
     try:
         known = users_in(users.read_text()) if users.exists() else {}

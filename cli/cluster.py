@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,6 +18,7 @@ import msgspec
 from cli.failure import Failed
 from cli.home import Home, default
 from cli.output import Output, json_option
+from cli.watch import watch
 from libs.bus import AskFailed, Bus, BusAway, BusError, BusSettings, Unanswered, connect
 from libs.events.commands import Outcome
 from libs.events.contract import Command, Question
@@ -151,7 +152,10 @@ def location_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def on_cluster(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Decorator: a command whose first argument is the Cluster its options point to."""
+    """Decorator: a command whose first argument is the Cluster its options point to.
+
+    Of its options two are known here: ``watch`` repeats it, and what watches or follows is ended by Ctrl-C.
+    """
 
     @location_options
     @json_option
@@ -159,14 +163,19 @@ def on_cluster(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     def command(
         state_dir: Path | None, nats: str | None, credentials: Path | None, out: Output, **arguments: Any
     ) -> None:
+        watched = arguments.pop("watch", False)
+
         async def within() -> None:
             home, url, seed = locate(state_dir, nats, credentials)
             identity = seed.stem if seed else "operator"
             async with reached(url, seed, identity) as bus:
-                await unbroken(bus, function(Cluster(bus=bus, out=out, home=home), **arguments))
+                cluster = Cluster(bus=bus, out=out, home=home)
+                work = watch(cluster, function, **arguments) if watched else function(cluster, **arguments)
+                await unbroken(bus, work)
 
         quiet()
-        asyncio.run(within())
+        with suppress(KeyboardInterrupt) if watched or arguments.get("follow") else nullcontext():
+            asyncio.run(within())
 
     return command
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
-from cli.apply import carry_out, current
+from cli.apply import carry_out
 from cli.cluster import Cluster
 from cli.declared import Item, read
 from cli.failure import Failed
 from cli.home import Home
 from cli.keys import NewKey
-from cli.plan import plan
+from cli.owners import current
+from cli.steps import steps_to
 from libs.events.questions import ListModels, ListTenancy, ModelsAnswer, TenancyAnswer
 from libs.events.tenancy import Role
 from libs.runtime.secrets import write_private
@@ -67,7 +68,7 @@ async def declare(cluster: Cluster, keys: Keys, extra: Sequence[Item], with_mode
         items += [item for item in demo_items() if item.kind not in MODEL_KINDS]
     if with_model and not now.models:
         items += [item for item in demo_items() if item.kind in MODEL_KINDS]
-    await carry_out(cluster, [step for step in plan(items, now) if step.action == "add"])
+    await carry_out(cluster, [step for step in steps_to(items, now) if step.action == "add"])
     for name, roles in ROLES.items():
         key: NewKey = getattr(keys, name)
         if key.key_id not in known:

@@ -1,9 +1,11 @@
-"""``llmgw events …``: the log, read by people."""
+"""``llmgw event …``: the log, read by people."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -11,9 +13,9 @@ import msgspec
 
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
-from cli.past import events_until
+from cli.log import events_until, last_sequence
 from cli.times import PAST
-from libs.bus import Delivery, Misconfigured
+from libs.bus import Delivery
 from libs.events.contract import Contract
 from libs.events.policy import VerdictBatch
 from libs.events.questions import SchedulerState, StateAnswer
@@ -39,21 +41,44 @@ class Told(msgspec.Struct, frozen=True):
 
 
 @click.group()
-def events() -> None:
-    """What happened."""
+def event() -> None:
+    """Events: what happened, in sentences and as it is on the log."""
 
 
-@events.command("tail")
-@click.option("-n", "--lines", type=click.IntRange(0), default=20, show_default=True, help="Begin so many back.")
-@click.option("--all", "everything", is_flag=True, help="Begin at the beginning of the log.")
-@click.option("--no-follow", "ends", is_flag=True, help="End when everything that is there was told.")
+def begin_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``-n`` and ``--all``: where in the log to begin."""
+    function = click.option("--all", "everything", is_flag=True, help="Begin at the beginning of the log.")(function)
+    return click.option(
+        "-n", "--lines", type=click.IntRange(0), default=20, show_default=True, help="Begin so many back."
+    )(function)
+
+
+@event.command("list")
+@begin_options
 @on_cluster
-async def tail(cluster: Cluster, lines: int, everything: bool, ends: bool) -> None:
-    """Tell what happens, one sentence for each fact. Verdicts that found nothing are left out."""
+async def list_events(cluster: Cluster, lines: int, everything: bool) -> None:
+    """What happened, a sentence for each fact. Verdicts that found nothing are left out."""
+    await tell(cluster, lines, everything)
+
+
+@event.command("tail")
+@begin_options
+@click.option("--no-follow", is_flag=True, hidden=True)
+@click.option("--follow", is_flag=True, default=True, hidden=True)
+@on_cluster
+async def tail(cluster: Cluster, lines: int, everything: bool, no_follow: bool, follow: bool) -> None:
+    """What happened, and then what happens, as it happens, until Ctrl-C."""
+    await tell(cluster, lines, everything)
+    if not no_follow:
+        await asyncio.Event().wait()
+
+
+async def tell(cluster: Cluster, lines: int, everything: bool) -> None:
+    """Print what is on the log; what comes later is printed as it comes, for as long as the command runs."""
     waiting: list[Told] = []
     caught_up = asyncio.Event()
 
-    async def tell(stream: str, delivery: Delivery) -> None:
+    async def handle(stream: str, delivery: Delivery) -> None:
         if isinstance(delivery.message, VerdictBatch) and not says_something(delivery.message):
             return
         told = Told(
@@ -66,30 +91,24 @@ async def tail(cluster: Cluster, lines: int, everything: bool, ends: bool) -> No
             delivery.message,
         )
         if caught_up.is_set():
-            say(told)
+            show(told)
         else:
             waiting.append(told)
 
-    def say(told: Told) -> None:
+    def show(told: Told) -> None:
         where = f"#{told.sequence}" if told.stream == "EVENTS" else f"{told.stream.lower()}#{told.sequence}"
         cluster.out.event(told, f"{rfc3339(told.time)} {where:>6}  {told.sentence}")
 
     followers = []
     for stream, subject in TOLD.items():
-
-        async def handle(delivery: Delivery, stream: str = stream) -> None:
-            await tell(stream, delivery)
-
         start = 0 if everything else max(0, await last_sequence(cluster, stream) - lines)
-        followers.append(await cluster.bus.follow(stream, [subject], handle, start=start))
+        followers.append(await cluster.bus.follow(stream, [subject], partial(handle, stream), start=start))
     for follower in followers:
         await follower.caught_up.wait()
     waiting.sort(key=lambda told: told.time)
     for told in waiting if everything or not lines else waiting[-lines:]:
-        say(told)
+        show(told)
     caught_up.set()
-    if not ends:
-        await asyncio.Event().wait()
 
 
 def says_something(verdicts: VerdictBatch) -> bool:
@@ -97,26 +116,11 @@ def says_something(verdicts: VerdictBatch) -> bool:
     return any(record.findings or not record.allow for record in verdicts.records)
 
 
-async def last_sequence(cluster: Cluster, stream: str) -> int:
-    """The last sequence of a stream; 0 when it is empty."""
-    info = await api(cluster, f"STREAM.INFO.{stream}")
-    return int(info["state"]["last_seq"])
-
-
-async def api(cluster: Cluster, call: str) -> dict[str, Any]:
-    """A JetStream call. Raises Failed."""
-    try:
-        answer: dict[str, Any] = await cluster.bus.transport.api(call)  # type: ignore[attr-defined]
-        return answer
-    except Misconfigured as error:
-        raise Failed(f"{error}: has `llmgw bus init` been run?") from None
-
-
-@events.command("show")
+@event.command("show")
 @click.argument("sequence", type=click.IntRange(1))
 @click.option("--stream", type=click.Choice(["EVENTS", "USAGE", "PARKED"]), default="EVENTS", show_default=True)
 @on_cluster
-async def show(cluster: Cluster, sequence: int, stream: str) -> None:
+async def show_event(cluster: Cluster, sequence: int, stream: str) -> None:
     """One message as it is on the log, with its headers."""
     raw = await cluster.bus.transport.message(stream, sequence)
     if raw is None:
@@ -147,7 +151,7 @@ class Replayed(msgspec.Struct, frozen=True):
     same: bool
 
 
-@events.command("replay")
+@event.command("replay")
 @click.option("--at", type=PAST, help="As of a time; nothing is compared then.")
 @on_cluster
 async def replay(cluster: Cluster, at: datetime | None) -> None:

@@ -11,6 +11,8 @@ import click
 import msgspec
 
 from cli.cluster import Cluster, on_cluster
+from cli.confirm import destroys
+from cli.names import completed, key_id, projects
 from cli.say import say
 from cli.tenancy import allowance, allowance_options, amendment, changed_options, path_of
 from cli.times import FUTURE
@@ -73,7 +75,7 @@ async def list_keys(cluster: Cluster) -> None:
 
 
 @key.command("create")
-@click.argument("project", metavar="ORG/TEAM/PROJECT")
+@click.argument("project", metavar="ORG/TEAM/PROJECT", shell_complete=completed(projects))
 @click.option("--name", default="", help="For people.")
 @click.option(
     "--role", "roles", multiple=True, type=click.Choice(get_args(Role)), default=("client",), show_default=True
@@ -99,7 +101,7 @@ async def create(
 
 
 @key.command("change")
-@click.argument("key_id")
+@key_id
 @click.option("--name", help="For people.")
 @click.option("--expires", type=FUTURE, help="When it stops working: 30d from now, or a date.")
 @click.option("--never-expires", is_flag=True, help="Take its expiry away.")
@@ -121,8 +123,9 @@ async def change(
 
 
 @key.command("revoke")
-@click.argument("key_id")
+@key_id
 @click.option("--reason", default="", help="Kept in the log.")
+@destroys("revoke key {key_id} for good")
 @on_cluster
 async def revoke(cluster: Cluster, key_id: str, reason: str) -> None:
     """Stop a key from working, for good."""

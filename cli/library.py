@@ -8,7 +8,9 @@ import click
 import msgspec
 
 from cli.cluster import Cluster, on_cluster
+from cli.confirm import destroys
 from cli.failure import Failed
+from cli.names import version_name
 from cli.progress import ProgressLine, words
 from cli.say import say
 from libs.bus import Delivery
@@ -133,10 +135,13 @@ async def cancel(cluster: Cluster, name: str, reason: str) -> None:
 
 
 @library.command("remove")
-@click.argument("name")
-@click.argument("version")
+@version_name
+@destroys("remove the weights {weights} from the library")
 @on_cluster
-async def remove(cluster: Cluster, name: str, version: str) -> None:
-    """Remove one version."""
+async def remove(cluster: Cluster, weights: str) -> None:
+    """Remove one version of weights."""
+    name, at, version = weights.rpartition("@")
+    if not (name and at and version):
+        raise click.UsageError(f"{weights!r} names no version: write NAME@VERSION, as `llmgw library list` has them")
     outcome = await cluster.send(RemoveVersion(name=name, version=version))
     cluster.out.one(outcome, [outcome.message or f"{name} version {version} is removed"])

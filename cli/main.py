@@ -5,78 +5,129 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import re
 import sys
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cli.failure import Failed
 
-COMMANDS = {
-    "up": ("cli.up:up", "Start a whole cluster on this machine and keep it running."),
-    "down": ("cli.up:down", "Stop the cluster that `up` started."),
-    "status": ("cli.status:status", "What runs, what serves, and what is missing."),
-    "apply": ("cli.apply:apply", "Make models, policies, tenancy and prices be as files declare them."),
-    "export": ("cli.apply:export", "Write what is declared now, in the format of apply."),
-    "model": ("cli.models:model", "Models: list, show, plan, define, scale, stop, start, restart, promote, remove."),
-    "explain": ("cli.models:explain", "Why a model runs where it runs, or nowhere, now or at a time."),
-    "plan": ("cli.whatif:plan", "What a change would start, stop and move, without making it."),
-    "node": (
-        "cli.nodes:node",
-        "Nodes: list, show, cordon, drain, lend, retire, restart, settings, remove-weights, doctor.",
-    ),
-    "system": ("cli.nodes:system", "The whole cluster: stop, start; power of a rack."),
-    "logs": ("cli.logs:logs", "What an agent or an engine printed, from the machine it is on."),
-    "org": ("cli.tenancy:org", "Organisations: list, create, change, remove."),
-    "team": ("cli.tenancy:team", "Teams: list, create, change, remove."),
-    "project": ("cli.tenancy:project", "Projects: list, create, change, remove."),
-    "key": ("cli.keys:key", "API keys: create, list, change, revoke."),
-    "price": ("cli.billing:price", "Prices: list, set."),
-    "usage": ("cli.billing:usage", "Requests, tokens and cost by organisation, team, project, key or model."),
-    "budgets": ("cli.billing:budgets", "Every budget, and what is spent of it."),
-    "policy": ("cli.policies:policy", "Guard policies: list, remove."),
-    "library": ("cli.library:library", "Weights: list, import, cancel, remove."),
-    "events": ("cli.events:events", "What happened: tail, show, replay."),
-    "bus": ("cli.bus:bus", "The bus: create its streams, make identities."),
-    "doctor": ("cli.doctor:doctor", "What is wrong with this machine, and how to mend it."),
-    "run": ("cli.run:run", "Run one service in the foreground."),
-    "settings": ("cli.run:settings", "Every setting of a service, and where its value comes from."),
-}
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
+COMMANDS = {
+    "up": "cli.up:up",
+    "down": "cli.up:down",
+    "status": "cli.status:status",
+    "apply": "cli.apply:apply",
+    "plan": "cli.plan:plan",
+    "export": "cli.apply:export",
+    "explain": "cli.models:explain",
+    "model": "cli.models:model",
+    "replica": "cli.replicas:replica",
+    "shard": "cli.shards:shard",
+    "node": "cli.nodes:node",
+    "rack": "cli.racks:rack",
+    "system": "cli.system:system",
+    "org": "cli.tenancy:org",
+    "team": "cli.tenancy:team",
+    "project": "cli.tenancy:project",
+    "key": "cli.keys:key",
+    "price": "cli.billing:price",
+    "budget": "cli.billing:budget",
+    "usage": "cli.billing:usage",
+    "policy": "cli.policies:policy",
+    "library": "cli.library:library",
+    "event": "cli.events:event",
+    "bus": "cli.bus:bus",
+    "doctor": "cli.doctor:doctor",
+    "run": "cli.run:run",
+    "settings": "cli.run:settings",
+    "completion": "cli.completion:completion",
+    "logs": "cli.logs:logs",
+}
+"""Where each command is, as ``module:name``: it is imported when it is called."""
+
+HIDDEN = frozenset({"logs"})
+"""Commands that help does not list: there is another way to the same."""
+
+RENAMED = {
+    ("budgets",): ("budget", "list"),
+    ("events",): ("event",),
+    ("model", "plan"): ("model", "fit"),
+    ("node", "settings"): ("node", "change"),
+    ("system", "cap-rack"): ("rack", "cap"),
+}
+"""Words of earlier versions that still work, and what they are now."""
 
 OURS = ("cli", "libs", "services")
+
+
+def summary(name: str) -> str:
+    """The first sentence of a command's docstring, read from its source: no command is imported for it."""
+    module, _, function = COMMANDS[name].partition(":")
+    source = Path(__file__).with_name(f"{module.rpartition('.')[2]}.py").read_text()
+    found = re.search(rf'^(?:async )?def {function}\(.*?\) -> [^\n]*:\n    """(.*?)(?:"""|\n\n)', source, re.M | re.S)
+    return re.split(r"(?<=\.)\s", " ".join(found[1].split()))[0] if found is not None else ""
 
 
 class Commands(click.Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        """The names of all commands that are not hidden."""
+        return [name for name in COMMANDS if name not in HIDDEN]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None when there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        module, _, name = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        close = [] if args[0] in COMMANDS else difflib.get_close_matches(args[0], COMMANDS, n=1)
+        """The command that arguments name. Raises UsageError with the nearest there is."""
+        close = [] if args[0] in COMMANDS else difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
         if close:
             raise click.UsageError(f"there is no command {args[0]!r}: did you mean {close[0]!r}?", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Every command with its summary."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, summary(name)) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands that begin so, without importing any."""
+        from click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(name, help=summary(name)) for name in self.list_commands(ctx) if name.startswith(incomplete)
+        ]
+
+
+def today(arguments: list[str]) -> list[str]:
+    """Arguments with the words of an earlier version replaced, which is said on stderr."""
+    for old, new in RENAMED.items():
+        if tuple(arguments[: len(old)]) == old:
+            click.echo(f"llmgw: `{' '.join(old)}` is called `{' '.join(new)}` now", err=True)
+            return [*new, *arguments[len(old) :]]
+    return arguments
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="llmgw", message="llmgw %(version)s")
 def llmgw() -> None:
-    """Language models on your own machines, behind one OpenAI- and Anthropic-compatible gateway."""
+    """Language models on your own machines, behind one OpenAI- and Anthropic-compatible gateway.
+
+    Times are written as 20m, 2h or 7d, as a date (2026-11-29), or as in 2026-11-29T14:03:20Z; without a zone they are
+    UTC, as are all that are shown.
+    """
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -87,7 +138,8 @@ def main(arguments: list[str] | None = None) -> None:
 def code_of(arguments: list[str] | None = None) -> int:
     """Run a command; its exit code."""
     try:
-        result: Any = llmgw.main(args=arguments, standalone_mode=False)
+        words = today(sys.argv[1:] if arguments is None else arguments)
+        result: Any = llmgw.main(words, prog_name="llmgw", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
         error.show()

@@ -9,13 +9,16 @@ import click
 import msgspec
 
 from cli.cluster import Cluster, on_cluster
-from cli.events import last_sequence
+from cli.confirm import destroys
 from cli.failure import Failed
 from cli.headers import headers_of_models
-from cli.model_plan import plan_model
-from cli.past import events_until
-from cli.plan import differences
+from cli.log import events_until, last_sequence
+from cli.logs import model_logs
+from cli.model_fit import fit
+from cli.names import model_name
+from cli.steps import differences
 from cli.times import PAST
+from cli.watch import watch_option
 from libs.engines import ENGINES
 from libs.events.codec import encode
 from libs.events.commands import (
@@ -42,10 +45,12 @@ def model() -> None:
     """Models: what should be served."""
 
 
-model.add_command(plan_model)
+model.add_command(fit)
+model.add_command(model_logs)
 
 
 @model.command("list")
+@watch_option
 @on_cluster
 async def list_models(cluster: Cluster) -> None:
     """Every model, and how many of its replicas serve."""
@@ -58,7 +63,8 @@ async def list_models(cluster: Cluster) -> None:
 
 
 @model.command("show")
-@click.argument("name")
+@model_name
+@watch_option
 @on_cluster
 async def show(cluster: Cluster, name: str) -> None:
     """A model's definition and its replicas."""
@@ -82,7 +88,7 @@ async def show(cluster: Cluster, name: str) -> None:
 
 
 @model.command("define")
-@click.argument("name")
+@click.argument("name", metavar="MODEL")
 @click.option("--engine", required=True, type=click.Choice(list(ENGINES)))
 @click.option(
     "--source", metavar="library:NAME[@VERSION]|file:/PATH|hf:ORG/NAME@COMMIT", help="Weights. Only `sim` needs none."
@@ -143,7 +149,7 @@ async def define(
 
 
 @model.command("scale")
-@click.argument("name")
+@model_name
 @click.argument("replicas", type=click.IntRange(0))
 @click.option("--max", "most", type=click.IntRange(0), help="Up to so many when requests wait.  [stays as it is]")
 @click.option("--no-max", is_flag=True, help="No more than REPLICAS, whoever waits.")
@@ -161,7 +167,7 @@ async def scale(cluster: Cluster, name: str, replicas: int, most: int | None, no
 
 
 @model.command("restart")
-@click.argument("name")
+@model_name
 @click.option("--in-place", is_flag=True, help="Stop each replica before its successor starts: when there is no room.")
 @click.option("--reason", default="", help="Kept in the log.")
 @on_cluster
@@ -174,7 +180,7 @@ async def restart(cluster: Cluster, name: str, in_place: bool, reason: str) -> N
 
 
 @model.command("stop")
-@click.argument("name")
+@model_name
 @click.option("--reason", default="", help="Told to those who ask the model.")
 @on_cluster
 async def stop(cluster: Cluster, name: str, reason: str) -> None:
@@ -184,7 +190,7 @@ async def stop(cluster: Cluster, name: str, reason: str) -> None:
 
 
 @model.command("start")
-@click.argument("name")
+@model_name
 @on_cluster
 async def start(cluster: Cluster, name: str) -> None:
     """Start a model that was stopped."""
@@ -195,7 +201,7 @@ async def start(cluster: Cluster, name: str) -> None:
 
 
 @model.command("wake")
-@click.argument("name")
+@model_name
 @on_cluster
 async def wake(cluster: Cluster, name: str) -> None:
     """Load an on-demand model now, as a request for it would."""
@@ -204,7 +210,7 @@ async def wake(cluster: Cluster, name: str) -> None:
 
 
 @model.command("promote")
-@click.argument("name")
+@model_name
 @click.option("--reason", default="", help="Kept in the log.")
 @on_cluster
 async def promote(cluster: Cluster, name: str, reason: str) -> None:
@@ -214,7 +220,7 @@ async def promote(cluster: Cluster, name: str, reason: str) -> None:
 
 
 @model.command("rollback")
-@click.argument("name")
+@model_name
 @click.option("--reason", default="", help="Kept in the log.")
 @on_cluster
 async def rollback(cluster: Cluster, name: str, reason: str) -> None:
@@ -224,7 +230,8 @@ async def rollback(cluster: Cluster, name: str, reason: str) -> None:
 
 
 @model.command("remove")
-@click.argument("name")
+@model_name
+@destroys("remove model {name} and stop its replicas")
 @on_cluster
 async def remove(cluster: Cluster, name: str) -> None:
     """Stop serving a model and forget its definition."""
@@ -233,7 +240,7 @@ async def remove(cluster: Cluster, name: str) -> None:
 
 
 @click.command()
-@click.argument("name", metavar="MODEL")
+@model_name
 @click.option("--at", type=PAST, help="As of a time: worked out on the log up to then.")
 @on_cluster
 async def explain(cluster: Cluster, name: str, at: datetime | None) -> None:

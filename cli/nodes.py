@@ -1,25 +1,22 @@
-"""``llmgw node …`` and ``llmgw system …``."""
+"""``llmgw node …``."""
 
 from __future__ import annotations
-
-import asyncio
 
 import click
 
 from cli.cluster import Cluster, on_cluster
-from cli.draining import drain, free_gpus
-from cli.errands import remove_weights, restart, settings
+from cli.confirm import destroys
 from cli.failure import Failed
-from cli.status import over_cap
-from cli.units import WATTS
+from cli.logs import node_logs
+from cli.names import node_name
+from cli.node_drain import drain, free_gpus
+from cli.node_operations import change, remove_weights, restart
+from cli.watch import watch_option
 from libs.events.commands import (
-    CapRack,
     CordonNode,
     LendNode,
     ReclaimNode,
     RetireNode,
-    StartSystem,
-    StopSystem,
     UncordonNode,
 )
 from libs.events.questions import (
@@ -29,9 +26,6 @@ from libs.events.questions import (
     FabricMap,
     ListNodes,
     NodesAnswer,
-    RackPower,
-    SchedulerState,
-    StateAnswer,
 )
 
 LOOK_S = 60.0
@@ -46,11 +40,12 @@ def node() -> None:
     """Nodes: the machines that run engines."""
 
 
-for _command in (restart, settings, remove_weights, drain):
+for _command in (restart, change, remove_weights, drain, node_logs):
     node.add_command(_command)
 
 
 @node.command("list")
+@watch_option
 @on_cluster
 async def list_nodes(cluster: Cluster) -> None:
     """Every node, its state and what is free on it."""
@@ -67,7 +62,8 @@ async def list_nodes(cluster: Cluster) -> None:
 
 
 @node.command("show")
-@click.argument("name")
+@node_name
+@watch_option
 @on_cluster
 async def show(cluster: Cluster, name: str) -> None:
     """One node: what it is, what runs there, which weights it holds, what is wrong with it."""
@@ -90,7 +86,7 @@ async def show(cluster: Cluster, name: str) -> None:
 
 
 @node.command("cordon")
-@click.argument("name")
+@node_name
 @click.option("--reason", default="", help="Kept in the log.")
 @on_cluster
 async def cordon(cluster: Cluster, name: str, reason: str) -> None:
@@ -100,7 +96,7 @@ async def cordon(cluster: Cluster, name: str, reason: str) -> None:
 
 
 @node.command("uncordon")
-@click.argument("name")
+@node_name
 @on_cluster
 async def uncordon(cluster: Cluster, name: str) -> None:
     """Let a node take work again, after a cordon or a drain."""
@@ -109,7 +105,7 @@ async def uncordon(cluster: Cluster, name: str) -> None:
 
 
 @node.command("lend")
-@click.argument("name")
+@node_name
 @click.option("--to", default="", help="Who gets it: a batch system, a colleague.")
 @on_cluster
 async def lend(cluster: Cluster, name: str, to: str) -> None:
@@ -119,7 +115,7 @@ async def lend(cluster: Cluster, name: str, to: str) -> None:
 
 
 @node.command("reclaim")
-@click.argument("name")
+@node_name
 @on_cluster
 async def reclaim(cluster: Cluster, name: str) -> None:
     """Take a lent node back."""
@@ -128,8 +124,9 @@ async def reclaim(cluster: Cluster, name: str) -> None:
 
 
 @node.command("retire")
-@click.argument("name")
+@node_name
 @click.option("--reason", default="", help="Kept in the log.")
+@destroys("forget node {name} and what ran there")
 @on_cluster
 async def retire(cluster: Cluster, name: str, reason: str) -> None:
     """Know a lost node no more. It joins anew when its agent is back."""
@@ -137,54 +134,8 @@ async def retire(cluster: Cluster, name: str, reason: str) -> None:
     cluster.out.one(outcome, [outcome.message or f"{name} is known no more"])
 
 
-@click.group()
-def system() -> None:
-    """The whole cluster."""
-
-
-@system.command("stop")
-@click.option("--reason", default="", help="Told to everybody who asks a model.")
-@on_cluster
-async def stop_system(cluster: Cluster, reason: str) -> None:
-    """Stop every model; what each of them wants is kept."""
-    outcome = await cluster.send(StopSystem(reason=reason))
-    cluster.out.one(outcome, [outcome.message or "the system is stopped: start it with `llmgw system start`"])
-
-
-@system.command("start")
-@on_cluster
-async def start_system(cluster: Cluster) -> None:
-    """Serve again."""
-    outcome = await cluster.send(StartSystem())
-    cluster.out.one(outcome, [outcome.message or "the system serves again"])
-
-
-@system.command("cap-rack")
-@click.argument("rack")
-@click.argument("limit", metavar="[WATTS]", type=WATTS, required=False)
-@on_cluster
-async def cap_rack(cluster: Cluster, rack: str, limit: float | None) -> None:
-    """Limit what the GPUs of a rack (the node label `rack`) may draw together; without WATTS: no limit."""
-    watts = round(limit) if limit is not None else None
-    outcome = await cluster.send(CapRack(rack=rack, watts=watts))
-    said = f"rack {rack} may draw {watts} W" if watts is not None else f"rack {rack} has no limit"
-    racks = await _racks_after(cluster, outcome.sequence or 0)
-    over = [over_cap(one) for one in racks if one.rack == rack and one.drawn_watts > one.watts]
-    cluster.out.one(outcome, [outcome.message or said, *over])
-
-
-async def _racks_after(cluster: Cluster, sequence: int) -> tuple[RackPower, ...]:
-    """Those that are limited, as of an instance that has read so far; none if none has for seconds."""
-    for _ in range(20):
-        state = await cluster.ask(SchedulerState(), StateAnswer)
-        if state.position >= sequence:
-            return state.racks
-        await asyncio.sleep(0.1)
-    return ()
-
-
 @node.command("doctor")
-@click.argument("name")
+@node_name
 @on_cluster
 async def doctor(cluster: Cluster, name: str) -> None:
     """What is wrong with a node by its own look, the most serious first (on the node itself: llmgw doctor).
@@ -202,12 +153,12 @@ async def doctor(cluster: Cluster, name: str) -> None:
 
 
 @node.command("fabric")
-@click.argument("name")
-@click.argument("adapter")
+@node_name
+@click.argument("adapter", metavar="NIC")
 @click.option("--port", type=click.IntRange(1), default=1, show_default=True)
 @on_cluster
 async def fabric(cluster: Cluster, name: str, adapter: str, port: int) -> None:
-    """The InfiniBand fabric as one adapter of a node sees it: switches, who is where, slow cables."""
+    """The InfiniBand fabric as one network card of a node sees it: switches, who is where, slow cables."""
     question = AskFabricMap(machine_id=name, adapter=adapter, port=port)
     found = await cluster.ask(question, FabricMap, timeout_s=SCAN_S)
     lines = [f"{found.cables} cables; " + ", ".join(f"{one.name} ({one.tier})" for one in found.switches)]

@@ -10,13 +10,16 @@ from typing import Any, Protocol
 import click
 import msgspec
 
-from cli.say import say
 from libs.events.times import rfc3339
-from libs.runtime.terminal_text import in_json, in_one_line
+from libs.runtime.terminal_text import in_json, in_one_line, visible
+
+Write = Callable[[str], None]
 
 
 class Output(Protocol):
     """Where a command's result goes."""
+
+    for_people: bool
 
     def rows(self, rows: Sequence[Any], columns: Sequence[tuple[str, str]], empty: str) -> None:
         """Many of the same; ``columns`` are (heading, field). ``empty`` is said to a person when there are none."""
@@ -30,51 +33,78 @@ class Output(Protocol):
         """One of a stream of results, at once."""
         ...
 
+    def into(self, write: Write) -> Output:
+        """The same, written elsewhere: each text once it is whole."""
+        ...
+
 
 class Json:
-    """JSON on stdout, every field present."""
+    """JSON, every field present; over several lines, unless ``indent`` is 0."""
+
+    for_people = False
+
+    def __init__(self, write: Write = click.echo, indent: int = 2) -> None:
+        self._write = write
+        self._indent = indent
 
     def rows(self, rows: Sequence[Any], columns: Sequence[tuple[str, str]], empty: str) -> None:
         self.one([plain(row) for row in rows], ())
 
     def one(self, value: Any, text: Iterable[str]) -> None:
-        click.echo(in_json(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2).decode()))
+        encoded = msgspec.json.encode(plain(value))
+        self._write(in_json((msgspec.json.format(encoded, indent=self._indent) if self._indent else encoded).decode()))
 
     def event(self, value: Any, text: str) -> None:
-        click.echo(in_json(msgspec.json.encode(plain(value)).decode()))
+        self._write(in_json(msgspec.json.encode(plain(value)).decode()))
         sys.stdout.flush()
+
+    def into(self, write: Write) -> Json:
+        return Json(write, indent=0)
 
 
 class Text:
-    """Aligned columns and sentences."""
+    """Aligned columns and sentences. No control character in them goes out raw."""
+
+    for_people = True
+
+    def __init__(self, write: Write = click.echo) -> None:
+        self._write = write
 
     def rows(self, rows: Sequence[Any], columns: Sequence[tuple[str, str]], empty: str) -> None:
         if not rows:
-            say(empty)
+            self._write(visible(empty))
             return
         cells = [[heading for heading, _ in columns]]
         cells += [[in_one_line(cell(value_of(row, field))) for _, field in columns] for row in rows]
         widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
         for line in cells:
-            click.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+            self._write("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
 
     def one(self, value: Any, text: Iterable[str]) -> None:
         for line in text:
-            say(line)
+            self._write(visible(line))
 
     def event(self, value: Any, text: str) -> None:
-        say(text)
+        self._write(visible(text))
         sys.stdout.flush()
+
+    def into(self, write: Write) -> Text:
+        return Text(write)
 
 
 class Quiet:
     """Prints nothing: for whoever uses a command's work and not its words."""
+
+    for_people = True
 
     def rows(self, rows: Sequence[Any], columns: Sequence[tuple[str, str]], empty: str) -> None: ...
 
     def one(self, value: Any, text: Iterable[str]) -> None: ...
 
     def event(self, value: Any, text: str) -> None: ...
+
+    def into(self, write: Write) -> Quiet:
+        return self
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:

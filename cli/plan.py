@@ -1,315 +1,225 @@
-"""What ``apply`` would do: the difference between what is declared and what is. Pure."""
+"""``llmgw plan``, and ``apply --dry-run``, which is the same: what a change would do, without making it."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Iterable
-from typing import Any, Literal
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import click
 import msgspec
 
-from cli.declared import KINDS, Item, Kind, OrgPart, ProjectPart, Sections, Spec, TeamPart, Weights
-from libs.events import commands
+from cli.cluster import Cluster, on_cluster
+from cli.declared import BadFile, Item, Kind, kinds_held, read
+from cli.failure import Failed
+from cli.log import events_until, last_samples, last_sequence
+from cli.names import completed, models, nodes
+from cli.owners import current, everything, examined
+from cli.steps import Step, pruning, steps_to, still_used, unknown_policies
+from libs.events.commands import DefineModel, DrainNode, RemoveModel, StopModel
 from libs.events.contract import Command
-from libs.events.model import ModelSpec
-from libs.events.policy import PolicySpec
-from libs.events.questions import KeyInfo
-from libs.events.tenancy import OrgSpec, Price, ProjectSpec, TeamSpec
+from libs.events.refusal import Refused
+from libs.events.tenancy import OrgSpec, ProjectSpec, TeamSpec
+from services.entry import fold_events
+
+if TYPE_CHECKING:
+    from services.entry import WhatIf
+
+MARKS = {"add": "+", "change": "~", "remove": "-"}
+MOVE_MARKS = {"start": "+", "stop": "-", "tell": " "}
+PLACED = (DefineModel, RemoveModel)
+"""Commands that change what runs where."""
+
+prune_option = click.option(
+    "--prune",
+    is_flag=True,
+    help="Also remove what no file declares, of the kinds whose sections the files have; prices stay.",
+)
 
 
-class Current(msgspec.Struct, frozen=True, kw_only=True):
-    """What the owners say there is."""
+class StepDone(msgspec.Struct, frozen=True, kw_only=True):
+    """A step and what became of it, for ``--json``."""
 
-    library: tuple[Weights, ...] = ()
-    versions: dict[str, tuple[str, ...]] = {}
-    """Library name to its versions."""
-    policies: tuple[PolicySpec, ...] = ()
-    orgs: tuple[OrgSpec, ...] = ()
-    teams: tuple[TeamSpec, ...] = ()
-    projects: tuple[ProjectSpec, ...] = ()
-    models: tuple[ModelSpec, ...] = ()
-    prices: tuple[Price, ...] = ()
-    keys: tuple[KeyInfo, ...] = ()
-    """Those that are not revoked."""
-
-    def specs(self) -> dict[tuple[Kind, str], Spec]:
-        """By kind and name."""
-        found: dict[tuple[Kind, str], Spec] = {}
-        found |= {("library", one.name): one for one in self.library}
-        found |= {("policy", one.name): one for one in self.policies}
-        found |= {("org", one.name): one for one in self.orgs}
-        found |= {("team", f"{one.org}/{one.name}"): one for one in self.teams}
-        found |= {("project", f"{one.org}/{one.team}/{one.name}"): one for one in self.projects}
-        found |= {("model", one.name): one for one in self.models}
-        found |= {("price", one.model): one for one in self.prices}
-        return found
-
-
-class Change(msgspec.Struct, frozen=True):
-    """One field, as text. ``None``: not there."""
-
-    path: str
-    before: str | None
-    after: str | None
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One command to send."""
-
-    action: Literal["add", "change", "remove"]
-    kind: Kind
+    action: str
+    kind: str
     name: str
-    command: Command
-    changes: tuple[Change, ...] = ()
-    item: Item | None = None
-    """Where it was declared; None for what is removed because no file declares it."""
-    awaits: frozenset[str] = frozenset()
-    """Fields of the command that refer to what an earlier step does at another owner, of which this one cannot
-    know yet."""
+    changes: tuple[Any, ...]
+    status: str
+    """``planned``, ``done``, ``unchanged``, ``refused``, ``failed`` or ``not tried``."""
+    message: str = ""
 
-
-def plan(items: Iterable[Item], current: Current) -> list[Step]:
-    """What must be sent so that everything declared is so. What is declared nowhere stays."""
-    there = current.specs()
-    wanted = list(items)
-    added = {(item.kind, item.name) for item in wanted if (item.kind, item.name) not in there}
-    steps = []
-    for item in wanted:
-        before = there.get((item.kind, item.name))
-        changes = differences(before, item.spec)
-        if changes:
-            steps.append(
-                Step(
-                    action="add" if before is None else "change",
-                    kind=item.kind,
-                    name=item.name,
-                    command=command_for(item.spec),
-                    changes=changes,
-                    item=item,
-                    awaits=_awaits(item.spec, added),
-                )
-            )
-    return steps
-
-
-def pruning(items: Iterable[Item], kinds: Collection[Kind], current: Current) -> list[Step]:
-    """What must be removed so that nothing of these kinds is there which no file declares, users before what they use.
-
-    Prices stay: they have no removal.
-    """
-    declared = {(item.kind, item.name) for item in items}
-    steps: list[Step] = []
-    there = current.specs()
-    used = {one for spec in there.values() for one in uses(spec)}
-    for kind, name in sorted(there, key=lambda one: (-KINDS.index(one[0]), one[1])):
-        if kind not in kinds or (kind, name) in declared:
-            continue
-        # What stands below goes first: until then its owner still counts it.
-        below = any(one.name.startswith(f"{name}/") for one in steps if one.kind in ("team", "project"))
-        awaits = frozenset({kind}) if kind in ("org", "team") and below else frozenset[str]()
-        if kind == "library" and (kind, name) in used:
-            awaits = frozenset({"version"})
-        for command in _removals(kind, name, current):
-            changes = differences(there[kind, name], None)
-            steps.append(Step(action="remove", kind=kind, name=name, command=command, changes=changes, awaits=awaits))
-    return steps
-
-
-def still_used(steps: Iterable[Step], items: Iterable[Item], current: Current) -> list[str]:
-    """Faults of removals whose object something names that stays, at another owner, which cannot know it."""
-    gone = {(step.kind, step.name) for step in steps if step.action == "remove"}
-    stays = {one: spec for one, spec in current.specs().items() if one not in gone}
-    stays |= {(item.kind, item.name): item.spec for item in items}
-    users = [(f"{kind} {name}", used) for (kind, name), spec in stays.items() for used in uses(spec)]
-    users += [(f"key {key.key_id}", ("policy", name)) for key in current.keys for name in key.allowance.policies]
-    return [
-        f"{used[0]} {used[1]} would be removed, and {user} still names it: declare it, or change what names it first"
-        for user, used in users
-        if used in gone
-    ]
-
-
-def uses(spec: Spec) -> set[tuple[Kind, str]]:
-    """What a declaration names that another owner keeps, and cannot be without."""
-    match spec:
-        case ModelSpec():
-            sources = [spec.source or "", *(adapter.source for adapter in spec.adapters)]
-            names = (one.removeprefix("library:").partition("@")[0] for one in sources if one.startswith("library:"))
-            return {("library", name) for name in names}
-        case OrgSpec() | TeamSpec() | ProjectSpec():
-            return {("policy", name) for name in spec.allowance.policies}
-    return set()
-
-
-def unknown_policies(items: Iterable[Item], known: Collection[str]) -> list[str]:
-    """Faults of allowances that name a policy which will not be there: under a name that means nothing, no rule holds.
-    Accounting, which keeps allowances, does not know the guard's policies.
-    """
-    faults = []
-    for item in items:
-        if isinstance(item.spec, OrgSpec | TeamSpec | ProjectSpec):
-            at = item.place.at("allowance.policies")
-            faults += [
-                f"{at}: {item.kind} {item.name}: {no_policy(name, known)}"
-                for name in item.spec.allowance.policies
-                if name not in known
-            ]
-    return faults
-
-
-def no_policy(name: str, known: Collection[str]) -> str:
-    """What is said of a policy's name that is none."""
-    near = difflib.get_close_matches(name, known, n=1)
-    advice = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(known)) or 'none'}"
-    return f"there is no policy {name!r}: {advice}"
-
-
-def sections(current: Current) -> Sections:
-    """What is, in the form of a file."""
-    teams = {
-        (team.org, team.name): TeamPart(
-            name=team.name,
-            allowance=team.allowance,
-            projects=tuple(
-                ProjectPart(name=one.name, allowance=one.allowance)
-                for one in current.projects
-                if (one.org, one.team) == (team.org, team.name)
-            ),
+    @classmethod
+    def of(cls, step: Step, status: str, message: str = "") -> StepDone:
+        """A step with this status."""
+        return cls(
+            action=step.action, kind=step.kind, name=step.name, changes=step.changes, status=status, message=message
         )
-        for team in current.teams
-    }
-    return Sections(
-        library=current.library,
-        policies=current.policies,
-        orgs=tuple(
-            OrgPart(
-                name=org.name,
-                allowance=org.allowance,
-                teams=tuple(part for (owner, _), part in teams.items() if owner == org.name),
-            )
-            for org in current.orgs
-        ),
-        models=current.models,
-        prices=current.prices,
-    )
 
 
-def command_for(spec: Spec) -> Command:
-    """The command that makes it so."""
-    match spec:
-        case Weights():
-            return commands.ImportVersion(name=spec.name, source=spec.source, licence=spec.licence)
-        case PolicySpec():
-            return commands.DefinePolicy(spec=spec)
-        case OrgSpec():
-            return commands.DefineOrg(spec=spec)
-        case TeamSpec():
-            return commands.DefineTeam(spec=spec)
-        case ProjectSpec():
-            return commands.DefineProject(spec=spec)
-        case ModelSpec():
-            return commands.DefineModel(spec=spec)
-        case Price():
-            return commands.DefinePrice(price=spec)
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done: steps that files ask for, commands without a file, and machines that are lost."""
+
+    steps: tuple[Step, ...] = ()
+    commands: tuple[Command, ...] = ()
+    lost: tuple[str, ...] = ()
+
+    @property
+    def placing(self) -> tuple[Command, ...]:
+        """The commands that change what runs where. Of weights that an earlier step imports nothing is known yet."""
+        steps = (step.command for step in self.steps if isinstance(step.command, PLACED) and not step.awaits)
+        return (*steps, *self.commands)
+
+    @property
+    def unforeseen(self) -> tuple[str, ...]:
+        """Models of which it is not known yet where they would run."""
+        return tuple(step.name for step in self.steps if isinstance(step.command, PLACED) and step.awaits)
 
 
-def _removals(kind: Kind, name: str, current: Current) -> list[Command]:
-    match kind:
-        case "library":
-            versions = current.versions.get(name, ())
-            return [commands.RemoveVersion(name=name, version=version) for version in versions]
-        case "policy":
-            return [commands.RemovePolicy(policy=name)]
-        case "org":
-            return [commands.RemoveOrg(org=name)]
-        case "team":
-            return [commands.RemoveTeam(team=name)]
-        case "project":
-            return [commands.RemoveProject(project=name)]
-        case "model":
-            return [commands.RemoveModel(model=name)]
-        case "price":
-            return []
+@click.command("plan")
+@click.option(
+    "-f", "--file", "files", multiple=True, type=click.Path(dir_okay=False, allow_dash=True),
+    help="As if `llmgw apply` were given it; `-` reads standard input. May be repeated.",
+)  # fmt: skip
+@prune_option
+@click.option(
+    "--remove", "removed", multiple=True, metavar="MODEL", shell_complete=completed(models),
+    help="As if this model were removed.",
+)  # fmt: skip
+@click.option(
+    "--stop", "stopped", multiple=True, metavar="MODEL", shell_complete=completed(models),
+    help="As if this model were stopped.",
+)  # fmt: skip
+@click.option(
+    "--drain", "drained", multiple=True, metavar="NODE", shell_complete=completed(nodes),
+    help="As if this node were drained.",
+)  # fmt: skip
+@click.option(
+    "--lose", "lost", multiple=True, metavar="NODE", shell_complete=completed(nodes), help="As if this node were lost."
+)
+@on_cluster
+async def plan(
+    cluster: Cluster,
+    files: tuple[str, ...],
+    prune: bool,
+    removed: tuple[str, ...],
+    stopped: tuple[str, ...],
+    drained: tuple[str, ...],
+    lost: tuple[str, ...],
+) -> None:
+    """What a change would do, without making it: what would differ, and what would start, stop and move, and why.
+
+    That is worked out on the log of this cluster as it is now, as if machines obeyed at once.
+    """
+    if not (files or removed or stopped or drained or lost):
+        raise click.UsageError("no change is named: give a file, --stop, --remove, --drain or --lose")
+    commands: list[Command] = [StopModel(model=name) for name in stopped]
+    commands += [RemoveModel(model=name) for name in removed]
+    commands += [DrainNode(machine_id=name) for name in drained]
+    steps = await declared_steps(cluster, files, pruned=prune) if files else ()
+    await show_plan(cluster, Change(steps=steps, commands=tuple(commands), lost=lost))
 
 
-def _awaits(spec: Spec, added: set[tuple[Kind, str]]) -> frozenset[str]:
-    awaited = set()
-    match spec:
-        case ModelSpec() if spec.source:
-            if ("library", spec.source.removeprefix("library:").partition("@")[0]) in added:
-                awaited.add("source")
-        case Price() if ("model", spec.model) in added:
-            awaited.add("model")
-    if isinstance(spec, OrgSpec | TeamSpec | ProjectSpec):
-        if any(("policy", name) in added for name in spec.allowance.policies):
-            awaited.add("allowance.policies")
-        if any(("model", name) in added for name in spec.allowance.models or ()):
-            awaited.add("allowance.models")
-    return frozenset(awaited)
+async def declared_steps(cluster: Cluster, files: Sequence[str], *, pruned: bool) -> tuple[Step, ...]:
+    """What must be done so that everything is as files declare it. ``pruned``: also without what no file declares.
+
+    Raises BadFile with everything that is wrong in them, and that owners would refuse.
+    """
+    contents = list(texts(files))
+    items = read(contents)
+    now = await everything(cluster) if pruned else await current(cluster, kinds_needed(items))
+    policies = {item.name for item in items if item.kind == "policy"} | {policy.name for policy in now.policies}
+    steps = steps_to(items, now) + (pruning(items, kinds_held(contents), now) if pruned else [])
+    faults = unknown_policies(items, policies) + still_used(steps, items, now)
+    if faults:
+        raise BadFile(faults)
+    return tuple(await examined(cluster, steps))
 
 
-def document(value: Any) -> Any:
-    """A declaration as a person would write it: plain mappings and lists, without what is at its default."""
-    if isinstance(value, msgspec.Struct):
-        fields = ((field, getattr(value, field.name)) for field in msgspec.structs.fields(value))
-        return {field.encode_name: document(one) for field, one in fields if one != _default(field)}
-    if isinstance(value, dict):
-        return {name: document(one) for name, one in value.items()}
-    return [document(one) or _told(one) for one in value] if isinstance(value, tuple) else value
+def kinds_needed(items: Iterable[Item]) -> set[Kind]:
+    """The kinds one must know of what there is to say what these items change."""
+    needed: set[Kind] = set()
+    for item in items:
+        needed.add(item.kind)
+        if isinstance(item.spec, OrgSpec | TeamSpec | ProjectSpec) and item.spec.allowance.policies:
+            needed.add("policy")
+    return needed
 
 
-def _told(element: Any) -> Any:
-    """An element of a list that is all defaults, so that it says something: with those that are not empty."""
-    if not isinstance(element, msgspec.Struct):
-        return document(element)
-    return {name: one for name in element.__struct_fields__ if (one := document(getattr(element, name)))}
+def texts(files: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """File names and contents. Raises Failed."""
+    for file in files:
+        try:
+            yield (file, sys.stdin.read() if file == "-" else Path(file).read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise Failed(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _default(field: msgspec.structs.FieldInfo) -> Any:
-    if field.default_factory is not msgspec.NODEFAULT:
-        return field.default_factory()
-    return field.default
+async def show_plan(cluster: Cluster, change: Change) -> None:
+    """Print what a change would do. Raises Failed where it would be refused."""
+    if not (change.steps or change.commands or change.lost):
+        cluster.out.one({"steps": ()}, ["nothing to do: everything is as declared"])
+        return
+    follows = await foreseen(cluster, change)
+    value = {"steps": [StepDone.of(step, "planned") for step in change.steps]}
+    value |= {name: getattr(follows, name) for name in follows.__struct_fields__} if follows is not None else {}
+    cluster.out.one(value, plan_lines(change, follows))
 
 
-def differences(before: Any, after: Any) -> tuple[Change, ...]:
-    """The fields that differ; of something new or gone, those that are not at their defaults."""
-    if before is None or after is None:
-        before, after = document(before), document(after)
-    old, new = _flat(before), _flat(after)
-    changes = []
-    for path in [*new, *(path for path in old if path not in new)]:
-        was, will = old.get(path), new.get(path)
-        if was != will:
-            changes.append(Change(path, None if was is None else _text(was), None if will is None else _text(will)))
-    return tuple(changes)
+async def foreseen(cluster: Cluster, change: Change) -> WhatIf | None:
+    """What would start, stop and move; None where the change has nothing to do with that. Raises Failed."""
+    if not (change.placing or change.lost):
+        return None
+    events = await events_until(cluster, await last_sequence(cluster, "EVENTS"))
+    samples = await last_samples(cluster)
+    try:
+        return fold_events(events).what_if(change.placing, change.lost, samples, datetime.now(UTC))
+    except Refused as refused:
+        problems = [f"{one.path}: {one.message}" if one.path else one.message for one in refused.problems]
+        raise Failed(
+            "the change would be refused, because of\n" + "\n".join(f"  {text}" for text in problems)
+        ) from None
 
 
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    if value is None:
-        return {}
-    if isinstance(value, msgspec.Struct):
-        fields = {name: one for name in value.__struct_fields__ if (one := getattr(value, name)) != {}}
-    elif value == {} and path:
-        return {path: "as by default"}
-    elif isinstance(value, dict):
-        fields = value
-    elif isinstance(value, tuple | list) and any(isinstance(one, msgspec.Struct | dict) for one in value):
-        fields = {f"[{_name(one, number)}]": one for number, one in enumerate(value)}
+def plan_lines(change: Change, follows: WhatIf | None) -> Iterator[str]:
+    """A plan for a person."""
+    if change.steps:
+        yield from step_lines(change.steps)
+    for model in change.unforeseen:
+        yield f"where {model} would run can be said once its weights are in the library"
+    if follows is not None:
+        yield from ([""] if change.steps else [])
+        yield from follow_lines(follows)
+
+
+def step_lines(steps: Iterable[Step]) -> Iterator[str]:
+    """What is added, changed and removed, with before and after."""
+    counts = {"add": 0, "change": 0, "remove": 0}
+    for step in steps:
+        counts[step.action] += 1
+        yield f"{MARKS[step.action]} {step.kind} {step.name}"
+        for change in step.changes if step.action != "remove" else ():
+            if step.action == "add":
+                yield f"    {change.path}: {change.after}"
+            else:
+                yield f"    {change.path}: {change.before or '(none)'} -> {change.after or '(none)'}"
+    yield f"{counts['add']} to add, {counts['change']} to change, {counts['remove']} to remove"
+
+
+def follow_lines(follows: WhatIf) -> Iterator[str]:
+    """What would start, stop and move."""
+    if follows.underway:
+        yield "under way already:"
+        yield from (f"  {MOVE_MARKS[move.what]} {move.sentence}" for move in follows.underway)
+    if not follows.moves:
+        yield "nothing would start, stop or move"
     else:
-        return {} if value in ((), [], "") else {path: value}
-    flat: dict[str, Any] = {}
-    for name, child in fields.items():
-        flat |= _flat(child, f"{path}{name}" if name.startswith("[") else f"{path}.{name}" if path else name)
-    return flat
-
-
-def _name(element: Any, number: int) -> Any:
-    """What an element of a list is called in a path: its name, where it has one."""
-    named = element.get("name") if isinstance(element, dict) else getattr(element, "name", None)
-    return number if named is None else named
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return ", ".join(str(one) for one in value)
-    return "yes" if value is True else "no" if value is False else str(value)
+        yield "what follows:"
+        yield from (f"  {MOVE_MARKS[move.what]} {move.sentence}" for move in follows.moves)
+        starts = sum(move.what == "start" for move in follows.moves)
+        stops = sum(move.what == "stop" for move in follows.moves)
+        yield f"{starts} to start, {stops} to stop, worked out on the log up to #{follows.position}"
+    for model in follows.models:
+        why = f" ({model.state}: {model.reason})" if model.reason else ""
+        yield f"model {model.model}: {model.ready_before} -> {model.ready_after} of {model.wanted} ready{why}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
-from cli.apply import current
 from cli.cluster import Cluster, on_cluster
+from cli.confirm import destroys
 from cli.failure import Failed
-from cli.plan import Step, still_used
+from cli.names import policy_name
+from cli.owners import everything
+from cli.steps import Step, still_used
 from libs.events.commands import RemovePolicy
 from libs.events.questions import ListPolicies, PoliciesAnswer
 
@@ -48,12 +50,13 @@ async def list_policies(cluster: Cluster) -> None:
 
 
 @policy.command("remove")
-@click.argument("name")
+@policy_name
+@destroys("remove policy {name}")
 @on_cluster
 async def remove(cluster: Cluster, name: str) -> None:
     """Remove a policy that no allowance names."""
     removal = Step(action="remove", kind="policy", name=name, command=RemovePolicy(policy=name))
-    faults = still_used([removal], [], await current(cluster))
+    faults = still_used([removal], [], await everything(cluster))
     if faults:
         raise Failed("\n  ".join(faults))
     outcome = await cluster.send(removal.command)

@@ -79,7 +79,7 @@ def banner(endpoint: Endpoint, model: str | None, home: Home) -> Iterator[str]:
         yield f"  -d '{body}'"
     yield ""
     where = "" if home.root == default() else f" --state-dir {home.root}"
-    yield f"`{program()} status{where}` shows what runs, `{program()} events tail{where}` tells what happens."
+    yield f"`{program()} status{where}` shows what runs, `{program()} event tail{where}` tells what happens."
     yield "Ctrl-C stops everything."
 
 

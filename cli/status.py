@@ -14,11 +14,13 @@ import msgspec
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.home import PartSeen
+from cli.instances import Voice, voices
 from cli.library import import_line
 from cli.parts import GATEWAY, NATS, answers
 from cli.processes import alive
+from cli.racks import over_cap
 from cli.running import FULL_BYTES
-from cli.voices import Voice, voices
+from cli.watch import watch_option
 from libs.bus import BusError, missing
 from libs.events.contract import Question
 from libs.events.library import ImportUnderWay
@@ -42,7 +44,7 @@ T = TypeVar("T")
 OVER_HALF = {
     "USAGE": " of usage the ledger does not have: is accounting well, and PostgreSQL?",
     "COMMANDS": " of commands nobody carries out: which owner is away?",
-    "PARKED": " of messages that could not be handled: see `llmgw events show SEQUENCE --stream PARKED`",
+    "PARKED": " of messages that could not be handled: see `llmgw event show SEQUENCE --stream PARKED`",
 }
 LITTLE_BYTES = 512_000_000
 
@@ -79,6 +81,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 @click.command()
+@watch_option
 @on_cluster
 async def status(cluster: Cluster) -> None:
     """What runs, what serves, and what is missing."""
@@ -172,14 +175,6 @@ def with_processes(parts: list[Part], seen: dict[str, PartSeen]) -> list[Part]:
         for name, one in seen.items()
     ]
     return merged + [Part(name, state) for name, state in states.items()]
-
-
-def over_cap(rack: RackPower) -> str:
-    """Of a rack that may draw more than it should."""
-    return (
-        f"rack {rack.rack}: what runs there may draw {rack.drawn_watts} W, {rack.watts} W are allowed: nothing is "
-        f"stopped, nothing new goes there"
-    )
 
 
 def _node(node: NodeView) -> Iterator[str]:

@@ -9,8 +9,10 @@ from typing import Any, get_args
 import click
 
 from cli.cluster import Cluster, on_cluster
+from cli.confirm import destroys
 from cli.failure import Failed
-from cli.plan import no_policy
+from cli.names import completed, models, org_name, policies, project_path, team_path
+from cli.steps import no_policy
 from libs.events.budget import MICROS, PERIODS, Budget
 from libs.events.commands import (
     AllowancePart,
@@ -35,7 +37,7 @@ ALLOWANCE_COLUMNS = [
 ]
 
 
-class Amount(click.ParamType[Budget]):
+class BudgetAmount(click.ParamType[Budget]):
     """``AMOUNT/PERIOD``, in units of the cluster's currency."""
 
     name = "amount/period"
@@ -55,7 +57,7 @@ class Amount(click.ParamType[Budget]):
         return Budget(amount_micros=int(micros), period=period)
 
 
-AMOUNT = Amount()
+AMOUNT = BudgetAmount()
 
 
 def allowance_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,10 +71,22 @@ def allowance_options(function: Callable[..., Any]) -> Callable[..., Any]:
             type=AMOUNT,
             help="What may be spent: 25/month, 0.5/day, 10/week, 100/total; may be repeated for another period.",
         ),
-        click.option("--policy", "policies", multiple=True, help="Guard policy that applies; may be repeated."),
+        click.option(
+            "--policy",
+            "policies",
+            multiple=True,
+            shell_complete=completed(policies),
+            help="Guard policy that applies; may be repeated.",
+        ),
         click.option("--tpm", type=click.IntRange(1), help="Tokens a minute."),
         click.option("--rpm", type=click.IntRange(1), help="Requests a minute."),
-        click.option("--model", "models", multiple=True, help="Only this model; may be repeated.  [default: all]"),
+        click.option(
+            "--model",
+            "models",
+            multiple=True,
+            shell_complete=completed(models),
+            help="Only this model; may be repeated.  [default: all]",
+        ),
     ):
         function = option(function)
     return function
@@ -174,7 +188,7 @@ async def list_orgs(cluster: Cluster) -> None:
 
 
 @org.command("create")
-@click.argument("name")
+@click.argument("name", metavar="ORG")
 @allowance_options
 @on_cluster
 async def create_org(cluster: Cluster, name: str, **allowed: Any) -> None:
@@ -186,7 +200,7 @@ async def create_org(cluster: Cluster, name: str, **allowed: Any) -> None:
 
 
 @org.command("change")
-@click.argument("name")
+@org_name
 @changed_options
 @on_cluster
 async def change_org(cluster: Cluster, name: str, **changed: Any) -> None:
@@ -196,7 +210,8 @@ async def change_org(cluster: Cluster, name: str, **changed: Any) -> None:
 
 
 @org.command("remove")
-@click.argument("name")
+@org_name
+@destroys("remove organisation {name}")
 @on_cluster
 async def remove_org(cluster: Cluster, name: str) -> None:
     """Remove an organisation that has no teams."""
@@ -232,7 +247,7 @@ async def create_team(cluster: Cluster, path: str, **allowed: Any) -> None:
 
 
 @team.command("change")
-@click.argument("path", metavar="ORG/TEAM")
+@team_path
 @changed_options
 @on_cluster
 async def change_team(cluster: Cluster, path: str, **changed: Any) -> None:
@@ -242,7 +257,8 @@ async def change_team(cluster: Cluster, path: str, **changed: Any) -> None:
 
 
 @team.command("remove")
-@click.argument("path", metavar="ORG/TEAM")
+@team_path
+@destroys("remove team {path}")
 @on_cluster
 async def remove_team(cluster: Cluster, path: str) -> None:
     """Remove a team that has no projects."""
@@ -279,7 +295,7 @@ async def create_project(cluster: Cluster, path: str, **allowed: Any) -> None:
 
 
 @project.command("change")
-@click.argument("path", metavar="ORG/TEAM/PROJECT")
+@project_path
 @changed_options
 @on_cluster
 async def change_project(cluster: Cluster, path: str, **changed: Any) -> None:
@@ -289,7 +305,8 @@ async def change_project(cluster: Cluster, path: str, **changed: Any) -> None:
 
 
 @project.command("remove")
-@click.argument("path", metavar="ORG/TEAM/PROJECT")
+@project_path
+@destroys("remove project {path}")
 @on_cluster
 async def remove_project(cluster: Cluster, path: str) -> None:
     """Remove a project."""

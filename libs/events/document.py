@@ -36,7 +36,7 @@ Headers: `Nats-Msg-Id`, `Llmgw-Type`, `Llmgw-Actor` (who), `Llmgw-Cause` (the co
 from), `traceparent`. The operator publishes a command on its subject, a gateway on that with `.gateway` behind it, as
 the server lets each: a gateway's word on who the actor is is believed, and nobody else's.
 
-Read along with `llmgw events tail`, or with the NATS command line: `nats sub 'llmgw.evt.>'`.
+Read along with `llmgw event tail`, or with the NATS command line: `nats sub 'llmgw.evt.>'`.
 """
 
 

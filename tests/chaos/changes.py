@@ -46,7 +46,7 @@ class Changes:
                 case "revoke" if left:
                     key_id = chance.choice(left)
                     self.tried.add(key_id)
-                    if await self._do("key", "revoke", key_id):
+                    if await self._do("key", "revoke", key_id, "--yes"):
                         self.tried.remove(key_id)
                         self.revoked.add(key_id)
                 case "scale":

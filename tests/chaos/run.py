@@ -107,7 +107,7 @@ async def run(seed: int, seconds: float, directory: Path, say: Callable[[str], N
                 result.wrong += over_rpm(ledger, key_ids[tenant.name], tenant.rpm)
             if tenant.tpm is not None:
                 result.wrong += over_tpm(ledger, key_ids[tenant.name], tenant.tpm)
-        replayed = await asyncio.to_thread(cluster.json, "events", "replay")
+        replayed = await asyncio.to_thread(cluster.json, "event", "replay")
         if replayed["same"] is not True:
             result.wrong.append("the log folds to another state than the scheduler's")
         result.wrong += changes.differences(await asyncio.to_thread(cluster.json, "key", "list"))

@@ -20,7 +20,7 @@ What the gateway answers when it does not answer a request. This page is generat
 In OpenAI's form: `{"error": {"message", "type", "param", "code"}}`. Under `/v1/messages` in Anthropic's, which has no
 code: `{"type": "error", "error": {"type", "message"}, "request_id"}`; its `type` follows the status. The message says
 what is wrong in this case; `param`, where there is one, names the field. `x-request-id` is the request's id in the
-ledger, in logs and in `llmgw events tail`.
+ledger, in logs and in `llmgw event tail`.
 
 What an engine says about a request it refuses is passed on with the engine's own code, or with none. A body that is
 wrong in a way no code is for has none either; the message says how.

@@ -37,7 +37,7 @@ UNRUN = (
         r"llmgw (up|down)( --detach| --state-dir)?( there)?$",
         "the cluster of this test was started so, and is stopped so",
     ),
-    (r"llmgw model plan (meta-llama/|\./)", "reads a repository's headers, or a reader's own files"),
+    (r"llmgw model fit (meta-llama/|\./)", "reads a repository's headers, or a reader's own files"),
     (r"llmgw node fabric ", "needs an InfiniBand adapter"),
     (r"llmgw node retire ", "needs a machine that is lost"),
     (r"llmgw node reclaim ", "needs a machine that is lent"),
@@ -46,7 +46,7 @@ UNRUN = (
     (r"llmgw model (promote|rollback) ", "needs a definition on trial"),
 )
 """What is not run, as a pattern its beginning matches, and why."""
-FOLLOWS = re.compile(r"llmgw (events tail(?!.*--no-follow)|logs .*(-f|--follow)|.*--watch)\b")
+FOLLOWS = re.compile(r"llmgw (event tail|\w+ logs .*(-f|--follow)|.*--watch)\b")
 """What goes on until it is interrupted."""
 MAY_FAIL = re.compile(r"llmgw (node )?doctor\b")
 """Ends with 1 where it finds something broken, which this machine may be."""
@@ -120,6 +120,22 @@ def missing_arguments(arguments: list[str]) -> bool:
     return False
 
 
+def unasked(text: str) -> str:
+    """The command with ``--yes`` where it asks first: it is run where there is no terminal to answer at."""
+    command: click.Command = llmgw
+    context = click.Context(llmgw, info_name="llmgw")
+    rest = alone(text).split()[1:] if alone(text).startswith("llmgw ") else []
+    path = ["llmgw"]
+    while isinstance(command, click.Group) and rest:
+        below = command.get_command(context, rest[0])
+        if below is None:
+            return text
+        path.append(rest[0])
+        context, command = click.Context(below, parent=context, info_name=rest.pop(0)), below
+    asks = any("--yes" in parameter.opts for parameter in command.params) and "--yes" not in rest
+    return text.replace(" ".join(path), f"{' '.join(path)} --yes", 1) if asks else text
+
+
 def alone(text: str) -> str:
     """One command as it is checked, without what the shell does before and behind it."""
     return re.sub(r"^(?:sudo )?(?:\S*/)?(?=llmgw )", "", re.sub(r"^\w+=\$\((.*)\)$", r"\1", text.strip()))
@@ -178,7 +194,7 @@ class Reader:
         (self._directory / file.name).write_text(file.text)
 
     def run(self, command: Command) -> None:
-        text = self.here(command.text)
+        text = unasked(self.here(command.text))
         # What a page exports, or keeps as KEY, its later commands have.
         script = f"""
             [ -e {self._environment} ] && . {self._environment}

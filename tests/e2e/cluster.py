@@ -154,7 +154,7 @@ class Cluster:
     def engine_pids(self) -> set[int]:
         """Engines of every node, as the agents' facts on the log name them."""
         found: dict[str, int] = {}
-        for told in self.text("events", "tail", "--all", "--no-follow", "--json").splitlines():
+        for told in self.text("event", "list", "--all", "--json").splitlines():
             event = json.loads(told)
             if event["stream"] != "EVENTS" or not event["tag"].startswith("shard."):
                 continue

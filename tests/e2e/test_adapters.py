@@ -39,7 +39,7 @@ async def test_a_fine_tuning_is_loaded_and_answers_by_its_own_name(cluster: Clus
                 assert answer.usage is not None
                 assert answer.usage.completion_tokens == 3
         version = next(one["version"] for one in cluster.json("library", "list") if one["name"] == "law")
-        refused = cluster.refused("library", "remove", "law", version)
+        refused = cluster.refused("library", "remove", f"law@{version}", "--yes")
         assert "judge runs on it" in refused
     finally:
-        cluster.text("model", "remove", "judge")
+        cluster.text("model", "remove", "judge", "--yes")

@@ -34,11 +34,11 @@ READING = (
     ("key", "list"),
     ("price", "list"),
     ("usage",),
-    ("budgets",),
+    ("budget", "list"),
     ("policy", "list"),
     ("library", "list"),
-    ("events", "show", "1"),
-    ("events", "replay"),
+    ("event", "show", "1"),
+    ("event", "replay"),
     ("export",),
 )
 
@@ -68,11 +68,11 @@ def test_a_node_is_drained_until_it_is_empty_or_it_is_said_what_is_in_the_way(cl
 
 def test_a_rack_that_may_draw_too_much_says_so(cluster: Cluster) -> None:
     try:
-        said = cluster.text("system", "cap-rack", "a", "0")
+        said = cluster.text("rack", "cap", "a", "0")
         assert "rack a: what runs there may draw 700 W, 0 W are allowed: nothing is stopped" in said
         assert "0 W are allowed" in cluster.text("status")
     finally:
-        cluster.text("system", "cap-rack", "a")
+        cluster.text("rack", "cap", "a")
 
 
 @pytest.mark.parametrize(
@@ -83,17 +83,18 @@ def test_a_rack_that_may_draw_too_much_says_so(cluster: Cluster) -> None:
         (("model", "scale", "nope", "2"), "nope"),
         (("node", "drain", "nope"), "nope"),
         (("node", "restart", "nope"), "nope"),
-        (("node", "retire", "sim-1"), "sim-1 is heard"),
+        (("node", "retire", "sim-1", "--yes"), "sim-1 is heard"),
         (("library", "cancel", "nope"), "no import of 'nope' is under way"),
         (("node", "show", "nope"), "there is no node 'nope': there are "),
-        (("node", "settings", "sim-2", "stop_grace_s"), "'stop_grace_s' is no change: state SETTING=VALUE"),
-        (("node", "settings", "sim-2", "data_dir=/tmp"), "data_dir: it is set where the agent is started"),
-        (("node", "remove-weights", "sim-2", "nope@1"), "there are no weights nope@1 on this machine"),
-        (("logs", "nope"), "nothing is called 'nope': nodes are "),
+        (("node", "change", "sim-2", "stop_grace_s"), "'stop_grace_s' is no change: state SETTING=VALUE"),
+        (("node", "change", "sim-2", "data_dir=/tmp"), "data_dir: it is set where the agent is started"),
+        (("node", "remove-weights", "sim-2", "nope@1", "--yes"), "there are no weights nope@1 on this machine"),
+        (("node", "logs", "nope"), "there is no node 'nope': there are "),
+        (("logs", "nope"), "nothing is called 'nope'"),
         (("key", "create", "demo/demo/nope"), "demo/demo/nope"),
-        (("key", "revoke", "k-nope"), "k-nope"),
-        (("org", "remove", "demo"), "demo"),
-        (("events", "show", "999999"), "EVENTS holds no message 999999: its last is "),
+        (("key", "revoke", "k-nope", "--yes"), "k-nope"),
+        (("org", "remove", "demo", "--yes"), "demo"),
+        (("event", "show", "999999"), "EVENTS holds no message 999999: its last is "),
         (("apply", "-f", "/no/such/file.yaml"), "/no/such/file.yaml cannot be read"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -111,7 +112,7 @@ def test_wrong_usage_ends_with_two(cluster: Cluster) -> None:
 
 
 def test_the_fold_of_the_log_is_the_leader_s_state(cluster: Cluster) -> None:
-    replayed = cluster.json("events", "replay")
+    replayed = cluster.json("event", "replay")
 
     assert replayed["same"] is True
     assert replayed["hash"] == replayed["leader_hash"]
@@ -132,9 +133,9 @@ def test_a_key_is_shown_once_works_and_stops_working(cluster: Cluster) -> None:
     cluster.text("key", "change", made["key_id"], "--clear", "rpm", "--budget", "0.25/day")
     (listed,) = (one for one in cluster.json("key", "list") if one["key_id"] == made["key_id"])
     assert (listed["name"], listed["allowance"]["rpm"]) == ("changed", None)
-    budgets = [one for one in cluster.json("budgets") if one["level"] == f"key {made['key_id']}"]
+    budgets = [one for one in cluster.json("budget", "list") if one["level"] == f"key {made['key_id']}"]
     assert sorted((one["budget"], one["left"]) for one in budgets) == [("0.25", "0.25"), ("5", "5")]
-    cluster.text("key", "revoke", made["key_id"], "--reason", "the test is over")
+    cluster.text("key", "revoke", made["key_id"], "--reason", "the test is over", "--yes")
     (listed,) = (one for one in cluster.json("key", "list") if one["key_id"] == made["key_id"])
     assert listed["revoked"] is True
 
@@ -143,7 +144,7 @@ def test_a_tree_is_made_and_taken_down_by_hand(cluster: Cluster) -> None:
     cluster.text("org", "create", "acme", "--rpm", "100")
     cluster.text("team", "create", "acme/web")
     cluster.text("project", "create", "acme/web/shop", "--model", "sim-chat")
-    assert "acme" in cluster.refused("org", "remove", "acme")
+    assert "acme" in cluster.refused("org", "remove", "acme", "--yes")
     assert "llmgw org change acme" in cluster.refused("org", "create", "acme", "--tpm", "5000")
     cluster.text("org", "change", "acme", "--tpm", "5000")
     cluster.text("project", "change", "acme/web/shop", "--rpm", "50")
@@ -155,9 +156,9 @@ def test_a_tree_is_made_and_taken_down_by_hand(cluster: Cluster) -> None:
     exported = cluster.text("export")
     assert "acme" in exported
 
-    cluster.text("project", "remove", "acme/web/shop")
-    cluster.text("team", "remove", "acme/web")
-    cluster.text("org", "remove", "acme")
+    cluster.text("project", "remove", "acme/web/shop", "--yes")
+    cluster.text("team", "remove", "acme/web", "--yes")
+    cluster.text("org", "remove", "acme", "--yes")
     assert "acme" not in cluster.text("export")
 
 
@@ -175,8 +176,8 @@ def test_a_level_and_the_one_above_it_are_raised_together(cluster: Cluster) -> N
         cluster.text("apply", "-f", "-", "--yes", stdin=declared % (rpm, rpm))
     over = cluster.refused("apply", "-f", "-", "--yes", stdin=declared % (1000, 1001))
     assert "team raised/t" in over
-    cluster.text("team", "remove", "raised/t")
-    cluster.text("org", "remove", "raised")
+    cluster.text("team", "remove", "raised/t", "--yes")
+    cluster.text("org", "remove", "raised", "--yes")
 
 
 def test_a_model_is_defined_scaled_and_removed_by_hand(cluster: Cluster) -> None:
@@ -184,7 +185,7 @@ def test_a_model_is_defined_scaled_and_removed_by_hand(cluster: Cluster) -> None
     cluster.text("model", "scale", "by-hand", "2")
     assert cluster.json("model", "show", "by-hand")["spec"]["scaling"]["min"] == 2
 
-    cluster.text("model", "remove", "by-hand")
+    cluster.text("model", "remove", "by-hand", "--yes")
     assert [one["model"] for one in cluster.json("model", "list")] == ["sim-chat"]
 
 
@@ -193,8 +194,8 @@ def test_logs_of_an_agent_and_of_an_engine_come_from_their_machine(cluster: Clus
     replicas = cluster.json("model", "show", "sim-chat")["state"]["replicas"]
     shard = next(f"{one['replica_id']}-0" for one in replicas if one["machines"] == ["sim-1"])
 
-    assert cluster.text("logs", "sim-1", "-n", "5").strip()
-    assert cluster.run("logs", shard).returncode == 0
+    assert cluster.text("node", "logs", "sim-1", "-n", "5").strip()
+    assert cluster.run("shard", "logs", shard).returncode == 0
 
 
 async def test_no_secret_and_no_text_of_a_prompt_is_on_any_stream(cluster: Cluster) -> None:
@@ -234,7 +235,7 @@ async def test_no_secret_and_no_text_of_a_prompt_is_on_any_stream(cluster: Clust
         await bus.transport.subscribe("llmgw.cmd.>", hear)
         created = await asyncio.to_thread(cluster.json, "key", "create", "demo/demo/demo")
         secrets["a key made just now"] = created["key"]
-        await asyncio.to_thread(cluster.text, "key", "revoke", created["key_id"])
+        await asyncio.to_thread(cluster.text, "key", "revoke", created["key_id"], "--yes")
         await asyncio.to_thread(cluster.text, "model", "scale", "sim-chat", "2")
         await eventually(lambda: len(commands) >= 3)
         for command in commands:
@@ -269,7 +270,7 @@ def test_weights_are_imported_and_removed_by_hand(cluster: Cluster, tmp_path: Pa
     assert "noise.gguf: " in cluster.refused("library", "import", "noise", f"path:{tmp_path / 'noise.gguf'}")
     assert cluster.json("status")["imports"] == []
 
-    cluster.text("library", "remove", "tiny", listed["version"])
+    cluster.text("library", "remove", f"tiny@{listed['version']}", "--yes")
     assert "tiny" not in {one["name"] for one in cluster.json("library", "list")}
 
 
@@ -306,13 +307,13 @@ def test_a_fine_tuning_is_asked_for_by_its_own_name(cluster: Cluster, tmp_path: 
 def test_a_node_does_what_it_is_asked_once(cluster: Cluster) -> None:
     runs = {row["machine_id"]: row["shards"] for row in cluster.json("node", "list")}
     assert "start " in cluster.text("node", "restart", "sim-2")
-    assert "in effect" in cluster.text("node", "settings", "sim-2", "labels={rack: r9}", "--reason", "it was moved")
+    assert "in effect" in cluster.text("node", "change", "sim-2", "labels={rack: r9}", "--reason", "it was moved")
     eventually_shown = cluster.text("node", "show", "sim-2")
     assert "changed setting labels" in eventually_shown
-    cluster.text("node", "settings", "sim-2", "labels=")
+    cluster.text("node", "change", "sim-2", "labels=")
     machine_id, shard = next((machine_id, shards[0]) for machine_id, shards in runs.items() if shards)
-    assert "its engine is process" in cluster.text("node", "restart", machine_id, "--shard", shard)
-    story = cluster.text("events", "tail", "--no-follow", "-n", "60")
+    assert "its engine is process" in cluster.text("shard", "restart", shard)
+    story = cluster.text("event", "list", "-n", "60")
     assert f"node {machine_id}: the engine of {shard} is to start anew" in story
     assert "node sim-2: its agent is to start anew" in story
 
@@ -323,7 +324,7 @@ def test_a_node_is_cordoned_and_takes_work_again(cluster: Cluster) -> None:
 
     cluster.text("node", "cordon", "sim-2", "--reason", "a fan is loud")
     assert state() == "cordoned"
-    assert "node sim-2 is cordoned: it gets nothing new: a fan is loud" in cluster.text("events", "tail", "--no-follow")
+    assert "node sim-2 is cordoned: it gets nothing new: a fan is loud" in cluster.text("event", "list")
 
     cluster.text("node", "uncordon", "sim-2")
     assert state() == "ready"
@@ -343,7 +344,7 @@ def test_apply_that_prunes_checks_everything_before_its_first_step(cluster: Clus
     assert cluster.json("project", "list") == before
     models = cluster.json("model", "list")
 
-    cluster.text("key", "revoke", key)
+    cluster.text("key", "revoke", key, "--yes")
     done = cluster.text("apply", "-f", "-", "--prune", "--yes", stdin=rest)
 
     assert [line.partition(":")[0] for line in done.splitlines()] == [
@@ -355,11 +356,31 @@ def test_apply_that_prunes_checks_everything_before_its_first_step(cluster: Clus
     assert [one["model"] for one in cluster.json("model", "list")] == [one["model"] for one in models]
 
 
-def test_plan_says_what_of_a_file_it_does_not_look_at(cluster: Cluster) -> None:
-    nothing = cluster.refused("plan", "-f", "-", stdin="orgs: [{name: acme}]\nprices: [{model: a, prompt_micros: 1}]\n")
+def test_a_plan_and_a_dry_run_are_the_same(cluster: Cluster) -> None:
+    spec = {"name": "planned", "profiles": [{"name": "sim", "engine": "sim", "memory_mb": 100}]}
+    declared = yaml.safe_dump({"orgs": [{"name": "planned"}], "models": [spec]})
 
-    assert nothing.startswith("not looked at, because only models are placed: org, price\n")
-    assert "- declares no model" in nothing
+    planned = cluster.text("plan", "-f", "-", stdin=declared)
+
+    assert planned.startswith("+ org planned\n")
+    assert "+ model planned\n" in planned
+    assert "2 to add, 0 to change, 0 to remove\n" in planned
+    assert " of planned placed on " in planned
+    assert "1 to start, 0 to stop" in planned
+    steps = cluster.json("plan", "-f", "-", stdin=declared)["steps"]
+    assert steps == cluster.json("apply", "-f", "-", "--dry-run", stdin=declared)["steps"]
+    assert {step["status"] for step in steps} == {"planned"}
+    tenancy = cluster.json("plan", "-f", "-", stdin="orgs: [{name: planned}]\n")
+    assert [step["name"] for step in tenancy["steps"]] == ["planned"]
+    assert "moves" not in tenancy, "nothing is placed for it"
+    assert "planned" not in cluster.text("export")
+
+
+def test_what_destroys_is_not_done_where_nobody_can_be_asked(cluster: Cluster) -> None:
+    refused = cluster.refused("model", "remove", "sim-chat")
+
+    assert "there is no terminal to ask at whether to remove model sim-chat and stop its replicas; add --yes" in refused
+    assert [one["model"] for one in cluster.json("model", "list")] == ["sim-chat"]
 
 
 def test_logs_finds_engines_that_ended_and_the_engine_of_a_model(cluster: Cluster) -> None:
@@ -370,20 +391,20 @@ def test_logs_finds_engines_that_ended_and_the_engine_of_a_model(cluster: Cluste
     (replica,) = cluster.json("model", "show", "brief")["state"]["replicas"]
     shard = f"{replica['replica_id']}-0"
     assert shard in shards
-    running = cluster.run("logs", "brief")
+    running = cluster.run("model", "logs", "brief")
     assert f"{shard} on {replica['machines'][0]}, which runs" in running.stderr
 
     cluster.text("model", "stop", "brief")
     end = time.monotonic() + 30
-    stopped = cluster.run("logs", "brief")
+    stopped = cluster.run("model", "logs", "brief")
     while "which has ended" not in stopped.stderr:
         assert time.monotonic() < end, stopped
-        stopped = cluster.run("logs", "brief")
+        stopped = cluster.run("model", "logs", "brief")
 
-    assert stopped.stdout == cluster.text("logs", shard)
+    assert stopped.stdout == cluster.text("shard", "logs", shard)
     assert stopped.stdout.strip(), "what it printed is kept"
-    cluster.text("model", "remove", "brief")
-    assert cluster.text("logs", shard) == stopped.stdout
+    cluster.text("model", "remove", "brief", "--yes")
+    assert cluster.text("shard", "logs", shard) == stopped.stdout
 
 
 def test_headers_of_weights_that_only_nodes_see_are_held_against_a_definition(cluster: Cluster, tmp_path: Path) -> None:

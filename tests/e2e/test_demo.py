@@ -43,7 +43,7 @@ def test_the_real_model_streams_an_answer_and_the_log_tells_how_it_came_to_that(
     assert stream(demo)
 
     deadline = time.monotonic() + 15
-    while "gemma3-270m streamed req-" not in (told := demo.text("events", "tail", "--all", "--no-follow")):
+    while "gemma3-270m streamed req-" not in (told := demo.text("event", "list", "--all")):
         assert time.monotonic() < deadline, told
     lines = iter(told.splitlines())
     for parts in STORY:

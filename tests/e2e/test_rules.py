@@ -43,8 +43,8 @@ def ruled(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     for project in ("ruled/strict/p", "ruled/watched/p"):
         for key in cluster.json("key", "list"):
             if key["project"] == project:
-                cluster.text("key", "revoke", key["key_id"])
-        cluster.text("project", "remove", project)
+                cluster.text("key", "revoke", key["key_id"], "--yes")
+        cluster.text("project", "remove", project, "--yes")
     for level, name in (("team", "ruled/strict"), ("team", "ruled/watched"), ("org", "ruled"), ("policy", "strict")):
         cluster.text(level, "remove", name)
 
@@ -85,10 +85,10 @@ async def test_an_observed_policy_records_and_lets_pass(ruled: Cluster) -> None:
     assert AWS_KEY in seen.prompt
 
     def recorded() -> bool:
-        told = ruled.text("events", "tail", "--all", "--no-follow", "--json").splitlines()
+        told = ruled.text("event", "list", "--all", "--json").splitlines()
         batches = [json.loads(line) for line in told if '"use.guard.batch.v1"' in line]
         for batch in reversed(batches):
-            shown = ruled.text("events", "show", str(batch["sequence"]), "--stream", "USAGE")
+            shown = ruled.text("event", "show", str(batch["sequence"]), "--stream", "USAGE")
             assert AWS_KEY not in shown
             if request_id in shown:
                 return "secrets.aws_access_key" in shown

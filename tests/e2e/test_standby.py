@@ -38,7 +38,7 @@ def until(cluster: Cluster, sentence: str, after: int, deadline_s: float) -> int
     """Wait for an event that is told with this sentence; its sequence."""
     end = time.monotonic() + deadline_s
     while True:
-        for line in cluster.text("events", "tail", "--all", "--no-follow").splitlines():
+        for line in cluster.text("event", "list", "--all").splitlines():
             number = line.split()[1]
             if number.startswith("#") and int(number[1:]) > after and sentence in line:
                 return int(number[1:])
@@ -54,7 +54,7 @@ def shown_until(cluster: Cluster, *parts: str, deadline_s: float = 30) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_standby_decides_while_the_leader_sleeps(cluster: Cluster, standby: subprocess.Popen[bytes]) -> None:
-    position = cluster.json("events", "replay")["position"]
+    position = cluster.json("event", "replay")["position"]
     shown_until(cluster, "scheduler scheduler-1: leads", "scheduler scheduler-2: stands by", "gateway gateway-")
     leader = cluster.pids()["scheduler"]
     os.kill(leader, signal.SIGSTOP)
@@ -69,7 +69,7 @@ def test_a_standby_decides_while_the_leader_sleeps(cluster: Cluster, standby: su
     # The old leader is awake: what it decides now is refused, and it follows.
     cluster.text("model", "scale", "sim-chat", "2")
     cluster.until_served()
-    assert cluster.json("events", "replay")["same"] is True
+    assert cluster.json("event", "replay")["same"] is True
 
     standby.terminate()
     standby.wait(30)

@@ -43,13 +43,13 @@ def engines(cluster: Cluster) -> dict[str, int]:
 
 
 def tags_since(cluster: Cluster, sequence: int) -> list[str]:
-    told = cluster.text("events", "tail", "--all", "--no-follow", "--json").splitlines()
+    told = cluster.text("event", "list", "--all", "--json").splitlines()
     events = [json.loads(line) for line in told]
     return [e["tag"] for e in events if e["stream"] == "EVENTS" and e["sequence"] > sequence]
 
 
 def last_sequence(cluster: Cluster) -> int:
-    told = cluster.text("events", "tail", "--all", "--no-follow", "--json").splitlines()
+    told = cluster.text("event", "list", "--all", "--json").splitlines()
     return max(e["sequence"] for e in map(json.loads, told) if e["stream"] == "EVENTS")
 
 

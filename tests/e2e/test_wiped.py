@@ -138,5 +138,5 @@ async def test_a_bus_put_back_from_a_copy_while_all_others_run(cluster: Cluster,
     # Also what the bus had taken and forgot: it is still in the gateway's spool.
     await eventually(lambda: counts(answered), 60, every_s=0.5)
     assert {name: pid for name, pid in cluster.pids().items() if name != "nats"} == before, "nobody had to be started"
-    replayed = cluster.json("events", "replay")
+    replayed = cluster.json("event", "replay")
     assert replayed["same"], replayed

@@ -118,7 +118,7 @@ ERROR_CODES = {
     "upstream_overloaded": ErrorCode("every engine that was asked says it is overloaded", "try again in a moment"),
     "upstream_error": ErrorCode(
         "every engine that was asked failed, stopped in the middle, or answered what cannot be passed on",
-        "try again; when it goes on, `llmgw logs MODEL` and the request id",
+        "try again; when it goes on, `llmgw model logs MODEL` and the request id",
     ),
     "internal_error": ErrorCode(
         "the gateway failed, and wrote down why", "tell an administrator the request id; it is in the gateway's log"

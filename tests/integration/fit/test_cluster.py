@@ -1,4 +1,4 @@
-"""``llmgw model plan`` on a cluster's machines and from its library, over a real bus."""
+"""``llmgw model fit`` on a cluster's machines and from its library, over a real bus."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def owners(connect_as: Callable[[str], Awaitable[Bus]], weights: str) -> N
 
 
 async def llmgw_plan(server: NatsServer, *arguments: str) -> Result:
-    command = ["model", "plan", *arguments, "--nats", server.url]
+    command = ["model", "fit", *arguments, "--nats", server.url]
     return await asyncio.to_thread(CliRunner().invoke, llmgw, command)
 
 

@@ -54,9 +54,9 @@ async def test_what_was_and_what_would_be(nats_server: NatsServer, bus: Bus, tmp
         await bus.command(ScaleModel(model="m", scaling=Scaling(min=3)))
         await eventually(lambda: _has(bus, 3))
 
-        now = await value(nats_server, "events", "replay")
+        now = await value(nats_server, "event", "replay")
         assert now["same"]
-        past = await value(nats_server, "events", "replay", "--at", then)
+        past = await value(nats_server, "event", "replay", "--at", then)
         assert [(m["model"], m["wanted"], m["ready"]) for m in past["models"]] == [("m", 1, 1)]
         assert [n["state"] for n in past["nodes"]] == ["ready", "ready"]
         assert past["hash"] != now["hash"]

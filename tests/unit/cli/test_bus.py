@@ -27,7 +27,7 @@ def test_nodes_that_are_there_stay_and_leave_only_when_they_are_named(tmp_path: 
     assert nodes(tmp_path) == ["node-gpu-01", "node-gpu-02"]
     assert before.items() <= after.items()
 
-    assert identities(tmp_path, "--node", "gpu-03", "--remove-node", "gpu-01").exit_code == 0
+    assert identities(tmp_path, "--node", "gpu-03", "--remove-node", "gpu-01", "--yes").exit_code == 0
     assert nodes(tmp_path) == ["node-gpu-02", "node-gpu-03"]
     assert not (tmp_path / "node" / "node-gpu-01.nk").exists()
 
@@ -42,15 +42,15 @@ def test_a_node_whose_seed_was_moved_to_its_machine_stays(tmp_path: Path) -> Non
 
     assert before.items() <= users_in((tmp_path / "nats" / "users.conf").read_text()).items()
     assert not seed.exists()
-    assert identities(tmp_path, "--remove-node", "rack1/gpu.01").exit_code == 0
+    assert identities(tmp_path, "--remove-node", "rack1/gpu.01", "--yes").exit_code == 0
     assert nodes(tmp_path) == ["node-gpu-02"]
 
 
 def test_a_node_that_is_not_there_cannot_be_removed(tmp_path: Path) -> None:
     identities(tmp_path, "--node", "gpu-01")
 
-    unknown = identities(tmp_path, "--remove-node", "gpu-10")
-    both = identities(tmp_path, "--node", "gpu-01", "--remove-node", "gpu-01")
+    unknown = identities(tmp_path, "--remove-node", "gpu-10", "--yes")
+    both = identities(tmp_path, "--node", "gpu-01", "--remove-node", "gpu-01", "--yes")
 
     assert "no node is called gpu-10" in unknown.output
     assert "there are: gpu-01" in unknown.output

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from cli.console import readable
-from cli.main import COMMANDS, code_of, llmgw
+from cli.main import COMMANDS, HIDDEN, RENAMED, code_of, llmgw, summary
 from cli.output import cell
 from cli.up import hold_of
 
@@ -33,12 +34,53 @@ def test_naming_commands_loads_none_of_them() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_is_where_the_table_says(name: str) -> None:
-    module, _, attribute = COMMANDS[name][0].partition(":")
+    module, _, attribute = COMMANDS[name].partition(":")
     command = getattr(importlib.import_module(module), attribute)
 
     assert isinstance(command, click.Command)
     assert command.name == name
     assert command.help
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in HIDDEN])
+def test_the_summary_read_from_the_source_is_the_commands_own(name: str) -> None:
+    command = llmgw.get_command(click.Context(llmgw), name)
+
+    assert command is not None
+    assert command.help is not None
+    first = " ".join(command.help.split("\n\n")[0].split())
+    assert summary(name)
+    assert first.startswith(summary(name))
+
+
+def test_help_lists_every_command_that_is_not_hidden_with_its_summary() -> None:
+    text = " ".join(CliRunner().invoke(llmgw, ["--help"]).output.split())
+
+    for name in COMMANDS:
+        assert (f" {name} {summary(name)}" in text) == (name not in HIDDEN), name
+
+
+def test_help_imports_no_command() -> None:
+    code = (
+        "import sys, cli.main; cli.main.code_of(['--help']); "
+        "print([one for one in ('nats', 'libs.bus', 'services', 'msgspec', 'yaml', 'psutil') if one in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_words_of_an_earlier_version_still_work_and_say_what_they_are_called_now(
+    old: tuple[str, ...], new: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code_of([*old, "--help"]) == 0
+
+    said = capsys.readouterr()
+    assert said.err == f"llmgw: `{' '.join(old)}` is called `{' '.join(new)}` now\n"
+    assert said.out.startswith("Usage: ")
+    assert " ".join(new) in said.out.splitlines()[0]
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
@@ -60,7 +102,7 @@ def test_every_command_explains_itself_and_prints_json(path: tuple[str, ...], co
     options = {option for parameter in command.params for option in parameter.opts}
 
     assert command.help
-    assert "--json" in options or path == ("run",)
+    assert "--json" in options or path in (("run",), ("completion",))
 
 
 def test_a_mistyped_command_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +114,7 @@ def test_a_mistyped_command_is_told_the_nearest(capsys: pytest.CaptureFixture[st
 def test_a_mistake_of_ours_is_a_sentence_too(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(COMMANDS, "status", ("cli.nowhere:nothing", ""))
+    monkeypatch.setitem(COMMANDS, "status", "cli.nowhere:nothing")
 
     assert code_of(["status"]) == 1
 

@@ -1,4 +1,4 @@
-"""``llmgw model plan`` as text: models against fleets, reviewed and kept in tests/golden/plans.
+"""``llmgw model fit`` as text: models against fleets, reviewed and kept in tests/golden/plans.
 
 ``python -m tests.unit.fit.test_plans`` writes them anew, to be read before they are committed.
 """
@@ -25,14 +25,14 @@ CASES = [
     ("llama-3-70b", "mixed", ()),
     ("mixtral-8x7b", "h100x8", ()),
     ("mixtral-8x7b", "single-gpu", ()),
-    ("gemma-3-27b", "a100-mig", ("--context", "32768")),
-    ("gemma-3-27b", "mixed", ("--context", "32768")),
-    ("gpt-oss-20b", "mixed", ("--context", "131072", "--parallel", "1")),
+    ("gemma-3-27b", "a100-mig", ("--context-length", "32768")),
+    ("gemma-3-27b", "mixed", ("--context-length", "32768")),
+    ("gpt-oss-20b", "mixed", ("--context-length", "131072", "--parallel", "1")),
     ("qwen3-235b-a22b", "h100x8", ()),
-    ("qwen3-235b-a22b", "two-fabrics", ("--context", "32768", "--parallel", "64")),
+    ("qwen3-235b-a22b", "two-fabrics", ("--context-length", "32768", "--parallel", "64")),
     ("deepseek-v3", "two-fabrics", ()),
-    ("deepseek-v3", "two-fabrics", ("--context", "131072", "--parallel", "32")),
-    ("deepseek-v3", "gb200-nvl72", ("--context", "131072", "--parallel", "16")),
+    ("deepseek-v3", "two-fabrics", ("--context-length", "131072", "--parallel", "32")),
+    ("deepseek-v3", "gb200-nvl72", ("--context-length", "131072", "--parallel", "16")),
     ("bge-m3", "single-gpu", ()),
     ("llama-3-8b", "a100-mig", ("--precision", "fp8")),
     ("qwen2.5-0.5b-q4_k_m.gguf", "single-gpu", ()),
@@ -48,7 +48,7 @@ def name_of(case: tuple[str, str, tuple[str, ...]]) -> str:
 def command(case: tuple[str, str, tuple[str, ...]], ggufs: Path) -> list[str]:
     model, fleet, options = case
     source = ggufs / model if model.endswith(".gguf") else MODELS / model
-    return ["model", "plan", str(source), "--fleet", str(FLEETS / f"{fleet}.yaml"), *options]
+    return ["model", "fit", str(source), "--fleet", str(FLEETS / f"{fleet}.yaml"), *options]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_programs_get_every_figure(ggufs: Path) -> None:
 def test_several_files_are_told_apart_by_name(ggufs: Path) -> None:
     fleet = ["--fleet", str(FLEETS / "single-gpu.yaml")]
 
-    result = CliRunner().invoke(llmgw, ["model", "plan", str(ggufs), *fleet], catch_exceptions=False)
+    result = CliRunner().invoke(llmgw, ["model", "fit", str(ggufs), *fleet], catch_exceptions=False)
 
     rows = [line.split("  ")[0] for line in result.output.splitlines() if " on 1 card" in line]
     assert rows == ["gemma-3-270m-q4_k_m", "qwen2.5-0.5b-q4_k_m"]
@@ -97,13 +97,13 @@ def test_several_files_are_told_apart_by_name(ggufs: Path) -> None:
     ("arguments", "code", "said"),
     [
         (
-            ["--context", "9000"],
+            ["--context-length", "9000"],
             1,
             "9,000 tokens is longer than llama-3-8b was trained for: 8,192 at most",
         ),
         (["--precision", "fp3"], 1, "'fp3' is no precision that can be planned"),
         (["--nodes-from-cluster"], 2, "give one of them"),
-        (["--context", "0"], 2, "0 is not in the range"),
+        (["--context-length", "0"], 2, "0 is not in the range"),
     ],
 )
 def test_mistakes_are_said_in_a_sentence(
@@ -111,7 +111,7 @@ def test_mistakes_are_said_in_a_sentence(
 ) -> None:
     fleet = ["--fleet", str(FLEETS / "single-gpu.yaml")]
 
-    assert code_of(["model", "plan", str(MODELS / "llama-3-8b"), *fleet, *arguments]) == code
+    assert code_of(["model", "fit", str(MODELS / "llama-3-8b"), *fleet, *arguments]) == code
     assert said in capsys.readouterr().err
 
 

@@ -387,7 +387,7 @@ def _machine(facts: Facts) -> Iterator[Finding]:
             subject="disk",
             found=f"{facts.disk_free_mb} MB are free for weights in {facts.data_dir}",
             costs="models whose weights do not fit cannot be placed here",
-            fix="remove weights nobody runs (llmgw library remove), or set data_dir to a larger disk",
+            fix="remove weights nobody runs (llmgw node remove-weights), or set data_dir to a larger disk",
         )
     real = [engine for engine in facts.engines if facts.simulated or not traits_of(engine).simulated]
     if not real:

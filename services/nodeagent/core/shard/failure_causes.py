@@ -85,4 +85,4 @@ def death(exit_code: int | None, lines: Iterable[str], when: str) -> str:
     """The reason of a failure: how it ended, when, and what its output says about why."""
     why = recognised(lines)
     sentence = f"{ended(exit_code)} {when}"
-    return f"{sentence}: {why}" if why else f"{sentence}; its last output lines are on the node (llmgw logs)"
+    return f"{sentence}: {why}" if why else f"{sentence}; its last output lines are on the node (llmgw shard logs)"

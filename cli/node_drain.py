@@ -8,7 +8,9 @@ import time
 import click
 
 from cli.cluster import Cluster, on_cluster
+from cli.confirm import confirm, yes_option
 from cli.failure import Failed
+from cli.names import node_name
 from cli.times import DURATION, written
 from libs.events.commands import DrainNode
 from libs.events.questions import ListNodes, NodesAnswer
@@ -19,14 +21,17 @@ LOOK_S = 1.0
 
 
 @click.command("drain")
-@click.argument("name")
+@node_name
 @click.option("--reason", default="", help="Kept in the log.")
 @click.option("--force", is_flag=True, help="Stop what has nowhere to go.")
 @click.option("--wait", is_flag=True, help="Return when nothing runs there any more.")
 @click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="Time to wait at most.")
+@yes_option
 @on_cluster
-async def drain(cluster: Cluster, name: str, reason: str, force: bool, wait: bool, timeout_s: float) -> None:
+async def drain(cluster: Cluster, name: str, reason: str, force: bool, wait: bool, timeout_s: float, yes: bool) -> None:
     """Give a node nothing new and move away what runs there: its successor serves before it stops."""
+    if force and not yes:
+        confirm(f"drain node {name} and stop what has nowhere to go")
     outcome = await cluster.send(DrainNode(machine_id=name, reason=reason, force=force))
     if not wait:
         return cluster.out.one(outcome, [outcome.message or f"{name} is being drained"])

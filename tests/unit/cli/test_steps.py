@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from cli import fleet
-from cli.apply import plan_lines
 from cli.declared import Item, Kind, Weights, kinds_held, read
 from cli.demo import demo_items
-from cli.plan import Change, Current, differences, document, plan, pruning, sections, still_used, unknown_policies
+from cli.plan import step_lines
+from cli.steps import Change, Current, differences, document, pruning, sections, steps_to, still_used, unknown_policies
 from libs.events.budget import Budget
 from libs.events.commands import DefineModel, DefineTeam, ImportVersion, RemoveModel, RemoveVersion
 from libs.events.model import AntiAffinity, ModelSpec, Profile, Scaling
@@ -51,7 +51,7 @@ def test_nothing_is_planned_for_what_was_exported() -> None:
     items = read([("export.yaml", text)])
 
     assert len(items) == 10
-    assert plan(items, EVERYTHING) == []
+    assert steps_to(items, EVERYTHING) == []
     assert pruning(items, WHOLE, EVERYTHING) == []
 
 
@@ -59,12 +59,12 @@ def test_a_change_is_shown_with_before_and_after() -> None:
     changed = msgspec.structs.replace(MODEL, context_length=8192, scaling=Scaling(min=3))
     items = read([("f.yaml", yaml.safe_dump({"models": [msgspec.to_builtins(changed)]}))])
 
-    (step,) = plan(items, Current(models=(MODEL,)))
+    (step,) = steps_to(items, Current(models=(MODEL,)))
 
     assert step.action == "change"
     assert step.command == DefineModel(spec=changed)
     assert step.changes == (Change("context_length", "4096", "8192"), Change("scaling.min", "1", "3"))
-    assert list(plan_lines([step])) == [
+    assert list(step_lines([step])) == [
         "~ model tiny",
         "    context_length: 4096 -> 8192",
         "    scaling.min: 1 -> 3",
@@ -86,13 +86,13 @@ def test_profiles_and_rules_are_compared_by_name() -> None:
     wider = msgspec.structs.replace(MODEL, profiles=(second, *MODEL.profiles))
     items = read([("f.yaml", yaml.safe_dump({"models": [msgspec.to_builtins(wider)]}))])
 
-    (step,) = plan(items, Current(models=(MODEL,)))
+    (step,) = steps_to(items, Current(models=(MODEL,)))
 
     assert {change.path.partition("]")[0] for change in step.changes} == {"profiles[gpu"}
 
 
 def test_what_stands_later_awaits_what_an_earlier_step_adds_at_another_owner() -> None:
-    steps = {(step.kind, step.name): step for step in plan(demo_items(), Current())}
+    steps = {(step.kind, step.name): step for step in steps_to(demo_items(), Current())}
 
     assert [kind for kind, _ in steps] == ["library", "policy", "org", "team", "project", "model", "price"]
     assert isinstance(steps["library", "gemma3-270m"].command, ImportVersion)
@@ -105,7 +105,7 @@ def test_what_stands_later_awaits_what_an_earlier_step_adds_at_another_owner() -
 def test_an_owner_is_believed_about_what_is_there_already() -> None:
     there = Current(orgs=(OrgSpec(name="demo"),))
 
-    steps = {(step.kind, step.name): step for step in plan(demo_items(), there)}
+    steps = {(step.kind, step.name): step for step in steps_to(demo_items(), there)}
 
     assert ("org", "demo") not in steps
     assert steps["team", "demo/demo"].awaits == frozenset()
@@ -114,7 +114,7 @@ def test_an_owner_is_believed_about_what_is_there_already() -> None:
 def test_what_no_file_declares_stays_unless_it_is_pruned() -> None:
     items = read([("f.yaml", "orgs:\n  - {name: acme, allowance: {rpm: 9}}\n")])
 
-    assert plan(items, EVERYTHING) == []
+    assert steps_to(items, EVERYTHING) == []
     commands = [step.command for step in pruning(items, WHOLE, EVERYTHING)]
 
     assert commands[0] == RemoveModel(model="tiny")
@@ -194,7 +194,7 @@ def test_the_example_only_adds_to_the_demo() -> None:
     items = read([("cluster.yaml", (EXAMPLES / "cluster.yaml").read_text())])
     there = holding(demo_items())
 
-    steps = plan(items, there)
+    steps = steps_to(items, there)
 
     assert {step.action for step in steps} == {"add"}
     assert [(step.kind, step.name) for step in steps] == [
@@ -253,4 +253,4 @@ def test_an_element_that_is_all_defaults_is_written_so_that_it_says_something() 
 
     assert document(spec)["anti_affinity"] == [{"within": "node"}]
     text = yaml.safe_dump({"models": [document(spec)]})
-    assert plan(read([("f.yaml", text)]), Current(models=(spec,))) == []
+    assert steps_to(read([("f.yaml", text)]), Current(models=(spec,))) == []

@@ -1,4 +1,4 @@
-"""``llmgw node restart``, ``settings`` and ``remove-weights``: what a node's agent is asked to do once."""
+"""``llmgw node restart``, ``change`` and ``remove-weights``: what a node's agent is asked to do once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import msgspec
 import yaml
 
 from cli.cluster import Cluster, on_cluster
+from cli.confirm import destroys
 from cli.failure import Failed
+from cli.names import node_name, version_name
 from cli.times import DURATION, written
 from libs.bus import Delivery
 from libs.events.commands import GiveErrand
@@ -30,24 +32,22 @@ reasoned = click.option("--reason", default="", help="Kept in the log.")
 
 
 @click.command("restart")
-@click.argument("name")
-@click.option("--shard", metavar="SHARD", help="Restart this shard's engine instead of the agent.")
+@node_name
 @reasoned
 @patience
 @on_cluster
-async def restart(cluster: Cluster, name: str, shard: str | None, reason: str, timeout_s: float) -> None:
-    """Restart a node's agent, which touches no engine; or one engine, once its requests are done (30 s at most)."""
-    errand = Errand(kind="restart_shard", shard_id=shard) if shard is not None else Errand(kind="restart_agent")
-    await carried_out(cluster, name, errand, reason, timeout_s)
+async def restart(cluster: Cluster, name: str, reason: str, timeout_s: float) -> None:
+    """Restart a node's agent, which touches no engine (one of those: `llmgw shard restart`)."""
+    await carried_out(cluster, name, Errand(kind="restart_agent"), reason, timeout_s)
 
 
-@click.command("settings")
-@click.argument("name")
+@click.command("change")
+@node_name
 @click.argument("changes", metavar="SETTING=VALUE...", nargs=-1, required=True)
 @reasoned
 @patience
 @on_cluster
-async def settings(cluster: Cluster, name: str, changes: tuple[str, ...], reason: str, timeout_s: float) -> None:
+async def change(cluster: Cluster, name: str, changes: tuple[str, ...], reason: str, timeout_s: float) -> None:
     """Change settings of a node's agent, at once and for good; engines are not touched.
 
     Values are YAML: `stop_grace_s=30`, `labels={zone: b}`. `SETTING=` goes back to what the agent's own settings say.
@@ -56,10 +56,11 @@ async def settings(cluster: Cluster, name: str, changes: tuple[str, ...], reason
 
 
 @click.command("remove-weights")
-@click.argument("name")
-@click.argument("weights", metavar="NAME@VERSION")
+@node_name
+@version_name
 @reasoned
 @patience
+@destroys("remove the weights {weights} from node {name}")
 @on_cluster
 async def remove_weights(cluster: Cluster, name: str, weights: str, reason: str, timeout_s: float) -> None:
     """Remove a node's copy of weights that no shard there uses (`llmgw node show NODE` lists what it holds)."""

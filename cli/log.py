@@ -1,16 +1,33 @@
-"""The log up to a time, read by commands that ask what was, and what would be."""
+"""The log and the newest telemetry, read by commands."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from cli.cluster import Cluster
-from libs.bus import Delivery
+from cli.failure import Failed
+from libs.bus import Delivery, Misconfigured
 from libs.events.contract import Event
 from libs.events.machine import MachineSample
 from libs.events.subjects import pattern_of, plane
 
 READ_S = 600.0
+
+
+async def last_sequence(cluster: Cluster, stream: str) -> int:
+    """The last sequence of a stream; 0 when it is empty."""
+    info = await _api(cluster, f"STREAM.INFO.{stream}")
+    return int(info["state"]["last_seq"])
+
+
+async def _api(cluster: Cluster, call: str) -> dict[str, Any]:
+    """A JetStream call. Raises Failed."""
+    try:
+        answer: dict[str, Any] = await cluster.bus.transport.api(call)  # type: ignore[attr-defined]
+        return answer
+    except Misconfigured as error:
+        raise Failed(f"{error}: has `llmgw bus init` been run?") from None
 
 
 async def events_until(cluster: Cluster, last: int, until: datetime | None = None) -> list[tuple[int, Event]]:

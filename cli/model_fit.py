@@ -1,4 +1,4 @@
-"""``llmgw model plan``: how the cluster, or an imagined fleet, could hold a model."""
+"""``llmgw model fit``: how the cluster, or an imagined fleet, could hold a model."""
 
 from __future__ import annotations
 
@@ -31,9 +31,14 @@ CONTEXT = 8192
 LIBRARY = "library:"
 
 
-@click.command("plan")
+@click.command("fit")
 @click.argument("source", metavar="SOURCE")
-@click.option("--context", type=click.IntRange(1), help=f"Tokens of one request.  [default: {CONTEXT}, or the model's]")
+@click.option(
+    "--context-length",
+    "context",
+    type=click.IntRange(1),
+    help=f"Tokens of one request.  [default: {CONTEXT}, or the model's]",
+)
 @click.option("--parallel", type=click.IntRange(1), default=4, show_default=True, help="Requests worked on at once.")
 @click.option(
     "--precision",
@@ -51,7 +56,7 @@ LIBRARY = "library:"
 )
 @location_options
 @json_option
-def plan_model(
+def fit(
     source: str,
     context: int | None,
     parallel: int,
@@ -99,7 +104,7 @@ def plan_model(
 def smaller(model: Model, precision: str) -> Facts:
     """A model in another precision. Raises Unreadable."""
     if model.config is None:
-        raise Unreadable(f"{model.facts.name} is a GGUF file, which is in the precision it is in: plan another file")
+        raise Unreadable(f"{model.facts.name} is a GGUF file, which is in the precision it is in: name another file")
     return in_precision(model.facts, model.config, precision)
 
 
@@ -297,10 +302,10 @@ def remedy(made: Plan) -> str:
     """What could be tried where nothing fits."""
     facts = made.models[0]
     if facts.format == "gguf":
-        return " A smaller quantisation, a shorter --context or fewer --parallel requests need less."
+        return " A smaller quantisation, a shorter --context-length or fewer --parallel requests need less."
     untried = [name for name, one in SMALLER.items() if one.bits < min(model.bits for model in made.models)]
     smaller_ones = f" A smaller precision needs less (--precision {','.join(untried)})." if untried else ""
-    return f"{smaller_ones} A shorter --context or fewer --parallel requests need less of the context's share."
+    return f"{smaller_ones} A shorter --context-length or fewer --parallel requests need less of the context's share."
 
 
 def some(number: int, what: str) -> str:
