@@ -27,7 +27,7 @@ from .found import Command, File, comments, read
 from .pages import ROOT, written
 
 UNRUN = (
-    (r"make \w+|python -m (bench|tests|libs)\.", "runs the tests, or measures for minutes"),
+    (r"make \w+|\S*python -m (bench|tests|libs|pytest)\b", "runs the tests, or measures for minutes"),
     (r"(cd deploy/compose|cp \.env|docker )", "needs Docker"),
     (r"sudo |systemctl ", "needs root and systemd"),
     (r"nats ", "the NATS command line is not among what llmgw installs"),
@@ -38,6 +38,8 @@ UNRUN = (
         "the cluster of this test was started so, and is stopped so",
     ),
     (r"llmgw model fit (meta-llama/|\./)", "reads a repository's headers, or a reader's own files"),
+    (r"llmgw bus init --replicas 3", "needs three nats-servers"),
+    (r"llmgw events? show \S+ --stream PARKED", "needs a message that was parked"),
     (r"llmgw node fabric ", "needs an InfiniBand adapter"),
     (r"llmgw node retire ", "needs a machine that is lost"),
     (r"llmgw node reclaim ", "needs a machine that is lent"),
@@ -151,8 +153,9 @@ def test_a_command_is_one_there_is(command: Command) -> None:
             assert parsed(words(part)[5:]) == ""
         elif part.startswith("make "):
             assert re.search(rf"^{re.escape(words(part)[1])}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
-        elif part.startswith("python -m ") and not part.startswith(("python -m venv", "python -m pip")):
+        elif re.match(r"\S*python -m (?!venv|pip)", part):
             assert importlib.util.find_spec(words(part)[2]) is not None
+            assert all((ROOT / word).exists() for word in words(part) if word.startswith("tests/"))
         elif re.match(r"(sudo )?systemctl (?!daemon)", part):
             units = [word for word in words(part) if word.startswith("llmgw")]
             assert all(list((ROOT / "deploy" / "systemd").glob(f"{unit.removesuffix('.target')}.*")) for unit in units)

@@ -9,6 +9,7 @@ import yaml
 
 from cli.declared import BadFile, Item, read
 from cli.demo import demo_items
+from libs.engines import ENGINES
 from libs.events.model import ModelSpec
 from libs.events.tenancy import Allowance, ProjectSpec
 
@@ -119,7 +120,7 @@ orgs: acme
         "write true or false, or put it in quotes where text is meant",
         "f0.yaml:11: models[0].profiles[0].node_selector.zone: no is false to YAML 1.1 and text to YAML 1.2: "
         "write true or false, or put it in quotes where text is meant",
-        "f0.yaml:13: models[0].profiles[1].engine: 'smi' is none of llamacpp, vllm, sglang, trtllm, comfyui, sim",
+        f"f0.yaml:13: models[0].profiles[1].engine: 'smi' is none of {', '.join(ENGINES)}",
         "f0.yaml:14: models[0].profiles[1].cores: 1.5: a whole number is expected",
         "f0.yaml:15: unknown key 'models[0].scalling': did you mean 'scaling'?",
         "f0.yaml:16: orgs: 'acme': a list is expected",
