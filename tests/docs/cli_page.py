@@ -9,22 +9,27 @@ from typing import Any
 import click
 
 from cli.main import llmgw
+from cli.times import HOW_DURATION, HOW_TIME
 
 from .table import cell, code, table
 
-HEAD = """# Command line
+HEAD = f"""# Command line
 
 Every command, with its arguments, options and defaults. This page is generated from the commands by `make docs`; a
 test fails when it is out of date. `llmgw COMMAND --help` says the same. How they are used is in the
 [quickstart](quickstart.md) and in the pages for [operators](operate.md).
 
 A command ends with 0 when it is done, with 1 when it was refused or failed (the reason is on stderr), and with 2 when
-it was used wrongly.
+it was used wrongly. What destroys something asks first; with `--yes` it does not, and without a terminal it needs it.
+
+TIME stands for a point in time: {HOW_TIME}.
+`20m` is twenty minutes ago, or from now where it lies ahead. DURATION stands for a length of time: {HOW_DURATION}.
 """
 COMMON = """## Options of most commands
 
 These mean the same wherever a command has them, and are not repeated below.
 """
+NUMBERS = (click.IntRange, click.FloatRange, click.types.IntParamType, click.types.FloatParamType)
 
 
 def commands(
@@ -42,7 +47,9 @@ def commands(
 
 def _names(option: click.Option, context: click.Context) -> str:
     names = ", ".join(option.opts) + ("" if not option.secondary_opts else " / " + ", ".join(option.secondary_opts))
-    return names if option.is_flag or option.count else f"{names} {option.make_metavar(context)}"
+    if option.is_flag or option.count:
+        return names
+    return f"{names} {'NUMBER' if isinstance(option.type, NUMBERS) else option.make_metavar(context)}"
 
 
 def _default(option: click.Option, context: click.Context) -> str:
@@ -58,12 +65,15 @@ def _default(option: click.Option, context: click.Context) -> str:
 def _meaning(option: click.Option) -> str:
     text = cell(option.help or "")
     notes = []
+    if isinstance(option.type, click.IntRange | click.FloatRange):
+        least, most = option.type.min, option.type.max
+        notes += [f"from {least}"] if most is None else [f"{least} to {most}"]
     if option.multiple and "repeated" not in text:
         notes.append("may be given more than once")
     if option.envvar:
         names = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar)
         notes.append("variable " + ", ".join(code(name) for name in names))
-    return f"{text} ({'; '.join(notes)})" if notes else text
+    return f"{text} ({'; '.join(notes)})".strip() if notes else text
 
 
 def _row(option: click.Option, context: click.Context) -> tuple[str, str, str]:

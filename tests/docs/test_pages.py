@@ -66,6 +66,13 @@ def test_metrics_that_are_named_are_measured(page: Path) -> None:
     assert sorted(named - there) == []
 
 
+@pytest.mark.parametrize("page", written(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_are_there(page: Path) -> None:
+    named = re.findall(r"`((?:bench|cli|deploy|docs|examples|libs|services|tests)/[a-z0-9_/.-]+)`", page.read_text())
+
+    assert [name for name in named if not (ROOT / name).exists() and not (ROOT / f"{name}.py").exists()] == []
+
+
 def _texts() -> list[str]:
     """Every text of the programs, adjacent literals joined."""
     found = []
