@@ -122,14 +122,22 @@ async def run(seed: int, seconds: float, directory: Path, say: Callable[[str], N
 
 
 async def _healed(cluster: Cluster) -> None:
-    """Wait until every part is ready, and every model has its replicas."""
+    """Wait until every part is ready, and every model has its replicas.
+
+    A model whose engines were killed five times in a row is parked, and says that a person must try it again: that is
+    done here once, as its message says.
+    """
+    tried: set[str] = set()
 
     async def ready(part: str) -> bool:
         return (await fetch(cluster.ports()[f"{part} status"], "/ready"))[0] == 200
 
     async def served() -> bool:
-        found = {one["model"]: one["ready"] for one in await asyncio.to_thread(cluster.json, "model", "list")}
-        return all(found[model] >= count for model, count in MODELS.items())
+        models = {model["model"]: model for model in await asyncio.to_thread(cluster.json, "model", "list")}
+        for name in {name for name, model in models.items() if model["reason"].startswith("parked")} - tried:
+            tried.add(name)
+            await asyncio.to_thread(cluster.run, "model", "restart", name)
+        return all(models[name]["ready"] >= count for name, count in MODELS.items())
 
     end = time.monotonic() + HEALED_S
     for part in ("scheduler", "accounting", "guard", "mirror", "gateway", *AGENTS):

@@ -206,7 +206,9 @@ def test_the_state_of_a_model_in_a_word() -> None:
     assert waiting.state == "waiting"
     assert waiting.reason.startswith("the next try is at 12:")
     world.wait(400)
-    assert model_view(world.state, world.model()).state == "parked"
+    parked = model_view(world.state, world.model())
+    assert parked.state == "parked"
+    assert parked.reason.endswith("; `llmgw model restart m` tries again")
     world.command(RemoveModel(model="m"))
     assert world.state.facts.models == {}
 

@@ -195,7 +195,7 @@ def _model_state(state: State, model: Model, replicas: list[Replica], ready: int
         return "ready", ""
     why = ""
     if model.parked is not None:
-        why = f"parked: {model.parked}"
+        why = f"parked: {model.parked}; `llmgw model restart {model.name}` tries again"
     elif model.unplaced is not None:
         why = model.unplaced.summary
     elif model.failures and model.retry_at is not None and not any(r.phase == "placed" for r in replicas):
