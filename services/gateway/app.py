@@ -80,14 +80,19 @@ class Gateway:
         self._publisher = Publisher(bus, self._spool, gateway_id, self._gossip.spending.begin_epoch)
         wait_s = min(settings.wake_wait_s, settings.deadline_s)
         self._wake_queue = WakeQueue(bus, self._routes, wait_s, settings.wake_waiting)
-        self._engines = Dispatcher(
-            self._routes, self._wake_queue, settings.attempts, settings.deadline_s, settings.stall_s
+        self._dispatcher = Dispatcher(
+            self._routes,
+            self._wake_queue,
+            settings.attempts,
+            settings.deadline_s,
+            settings.stall_s,
+            settings.forward_headers,
         )
         self._keep_alives = KeepAlives(settings.stream_keep_alive_s)
         self._router = router = Router(
             self._keys, self._routes, self.not_ready, settings.unknown_keys_per_minute, proxies, origins
         )
-        completions = Inference(
+        inference = Inference(
             router=router,
             routes=self._routes,
             policies=self._policies,
@@ -95,14 +100,13 @@ class Gateway:
             budgets=self._budgets,
             spool=self._spool,
             checks=self._checks,
-            engines=self._engines,
+            dispatcher=self._dispatcher,
             keep_alives=self._keep_alives,
             max_body_bytes=settings.max_body_bytes,
             shorten_answers=settings.shorten_answers,
-            forward_headers=settings.forward_headers,
         )
-        for kind in OPERATIONS:
-            router.add("POST", kind.path, completions.of(kind))
+        for operation in OPERATIONS:
+            router.add("POST", operation.path, inference.handler(operation))
         Admin(router, bus)
         # Answers in flight may use most of the time a stop has; the rest is for the spool and the bus.
         drain_s = max(1.0, settings.stop_timeout_s - 4)
@@ -122,7 +126,7 @@ class Gateway:
         await self._gossip.start(self._own_in_flight, self._wake_queue.counts)
         await self._checks.start()
         self._publisher.start()
-        loops = {"engines": self._engines.sweep, "keep-alives": self._keep_alives.run, "gauges": self._measure}
+        loops = {"engines": self._dispatcher.sweep, "keep-alives": self._keep_alives.run, "gauges": self._measure}
         self._background = [self._bus.background(name, loop) for name, loop in loops.items()]
         for view in (self._policies, self._keys, self._routes):
             await view.caught_up()
@@ -131,7 +135,7 @@ class Gateway:
         self._started = True
 
     async def stop(self) -> None:
-        ending = asyncio.get_running_loop().call_later(self._ends_after_s, self._engines.end)
+        ending = asyncio.get_running_loop().call_later(self._ends_after_s, self._dispatcher.end)
         await self._http.stop()
         ending.cancel()
         await end(*self._background)

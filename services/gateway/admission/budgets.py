@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container
-from datetime import datetime
 
 from libs.bus import Bus
 from libs.events.budget import Period, level_of
 from libs.events.tenancy import Price
 from libs.events.usage import CHARGED, RequestRecord
-from libs.events.views import KeyView, PriceView, Spend
+from libs.events.views import PriceView, Spend
 from services.gateway.cluster.gossip import Gossip
-from services.gateway.cluster.views import ServedModel, ViewCopy
+from services.gateway.cluster.views import ViewCopy
 from services.gateway.core.admission.budgets import Reservation, Shortfall, Spending
 from services.gateway.core.admission.estimate import most_micros, most_tokens
 from services.gateway.core.admission.shared_table import TableFull
 from services.gateway.core.faults import over_budget, too_many_names
-from services.gateway.core.protocols.operations import Operation
-from services.gateway.core.request.body import ParsedRequest
 from services.gateway.usage.spool import Spool
+
+from .request import InferenceRequest
 
 log = logging.getLogger("llmgw.gateway")
 
@@ -134,15 +133,16 @@ class Budgets:
         await self._sums.stop()
         await self._prices.stop()
 
-    def hold(
-        self, key: KeyView, kind: Operation, asked: ParsedRequest, served: ServedModel, body_bytes: int, at: datetime
-    ) -> BudgetHold:
+    def hold(self, request: InferenceRequest) -> BudgetHold:
         """Take the most a request may cost out of every budget it is under. Raises Fault: 402 where one is short,
         503 where no more budgets can be counted."""
-        tokens = most_tokens(asked, kind, body_bytes, served.route.context_length, served.max_tokens)
+        served, at = request.served, request.exchange.started_at
+        tokens = most_tokens(
+            request.parsed, request.operation, request.body_bytes, served.route.context_length, served.max_tokens
+        )
         micros = self._prices.most_micros(served.route.model, tokens)
         try:
-            return BudgetHold(self, self._fitting(self._spending.reserve(key.budgets, micros, at)), tokens)
+            return BudgetHold(self, self._fitting(self._spending.reserve(request.key.budgets, micros, at)), tokens)
         except TableFull:
             raise too_many_names() from None
 

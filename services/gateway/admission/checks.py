@@ -14,7 +14,7 @@ from libs.events import BadPayload, decode_as
 from libs.events.policy import Check, Segment, Verdict
 from libs.tasks import end
 from services.gateway import metrics
-from services.gateway.core.request.body import MAX_SEGMENTS
+from services.gateway.core.request.policy_text import MAX_SEGMENTS
 
 MAX_WAITING = 1000
 """Observed checks that wait to be sent; more are dropped and counted: observing never costs a client anything."""

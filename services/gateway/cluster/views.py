@@ -18,6 +18,7 @@ from libs.events.policy import PolicySpec
 from libs.events.views import Endpoint, KeyView, Route
 from libs.runtime.secrets import engine_key
 from services.gateway.adapters.upstream import Pool
+from services.gateway.core.faults import unknown_model
 from services.gateway.core.routing.circuit_breaker import Breaker
 from services.gateway.core.routing.load_balancing import Share, choose
 
@@ -161,6 +162,10 @@ class ServedModel:
         """It has no engine, and one is started when somebody asks for it."""
         return self.route.on_demand and self.route.stopped is None and not self.ready
 
+    def open_to(self, key: KeyView) -> bool:
+        """Whether a key may use it."""
+        return key.models is None or self.route.model in key.models
+
     def choose(self, tried: Sequence[str], now: float) -> Target | None:
         """The endpoint to ask; ``tried`` are those that were, for this request. None: nobody is left.
 
@@ -211,7 +216,19 @@ class Routes(ViewCopy[Route]):
         return self._targets
 
     def find(self, name: str) -> ServedModel | None:
+        """The model of a name or an alias."""
         return self._names.get(name)
+
+    def get(self, name: str, key: KeyView) -> ServedModel:
+        """The model a key asks for. Raises Fault (404) naming those the key may use."""
+        served = self._names.get(name)
+        if served is None or not served.open_to(key):
+            raise unknown_model(name, [other.route.model for other in self.open_to(key)])
+        return served
+
+    def open_to(self, key: KeyView) -> list[ServedModel]:
+        """The models a key may use."""
+        return [served for served in self.models.values() if served.open_to(key)]
 
     def on_change(self, told: Callable[[str], None]) -> None:
         """``told`` is called with the name of every model whose route has changed."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
 from typing import Protocol as Interface
 
 from services.gateway.adapters.upstream import Abandoned
@@ -15,16 +14,8 @@ from services.gateway.core.errors import Protocol, body_of, protocol_of
 from services.gateway.core.faults import Fault, body_too_large, encoding_not_taken
 from services.gateway.core.http.addresses import Network, origin
 
-from .server import (
-    HOLD_HEAD,
-    ON_DISCONNECT,
-    PUSH,
-    WRITE_PAUSED,
-)
+from .server import Channel, Receive, Scope, Send
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
@@ -59,15 +50,26 @@ class Exchange:
     """
 
     __slots__ = (
-        *("_receive", "_send", "answered", "attributes", "authorization", "body_bytes", "connection", "encoding"),
+        *(
+            "_channel",
+            "_receive",
+            "_send",
+            "answered",
+            "attributes",
+            "authorization",
+            "body_bytes",
+            "connection",
+            "encoding",
+        ),
         *("gone", "headers", "method", "path", "protocol", "request_id", "scope", "started", "started_at", "status"),
         *("delivered", "traceparent", "tracestate", "wrote_at"),
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, channel: Channel) -> None:
         self.scope = scope
         self._receive = receive
         self._send = send
+        self._channel = channel
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.protocol: Protocol = protocol_of(self.path)
@@ -108,9 +110,9 @@ class Exchange:
                 self.traceparent = value
             elif name == b"tracestate":
                 self.tracestate = value
-        scope[ON_DISCONNECT] = self._left
+        channel.on_disconnect = self._client_left
 
-    def _left(self) -> None:
+    def _client_left(self) -> None:
         self.gone = True
         if self.connection is not None:
             self.connection.abort()
@@ -162,7 +164,7 @@ class Exchange:
         self.answered = True
         self.status = status
         if not self.gone and self.method != "HEAD" and status != NO_CONTENT:
-            self.scope[HOLD_HEAD]()
+            self._channel.hold_head()
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.headers]})
 
     async def write(self, data: bytes, more: bool) -> None:
@@ -174,12 +176,12 @@ class Exchange:
     @property
     def waits(self) -> bool:
         """Whether the client does not take what is written to it."""
-        return self.gone or self.scope[WRITE_PAUSED]()
+        return self.gone or self._channel.write_paused
 
     def push(self, data: bytes) -> None:
         """More of a body that has begun, to a client that does not wait; there is more to come."""
         self.wrote_at = time.perf_counter()
-        self.scope[PUSH](data)
+        self._channel.push(data)
 
     async def comment(self) -> None:
         """A line in a stream that no client takes for an event, after the head where that is not out yet.

@@ -24,12 +24,8 @@ from services.gateway.core.http.cors import Origins
 from services.gateway.core.http.openapi import document
 from services.gateway.core.http.throttle import Throttle
 
-from .exchange import (
-    Exchange,
-    Receive,
-    Scope,
-    Send,
-)
+from .exchange import Exchange
+from .server import Channel, Receive, Scope, Send
 
 log = logging.getLogger("llmgw.gateway")
 
@@ -38,7 +34,7 @@ Handler = Callable[[Exchange], Awaitable[None]]
 
 
 class Router:
-    """A raw ASGI application: a table of paths, and one place where errors are written.
+    """The application: a table of paths, and one place where errors are written.
 
     ``not_ready`` gives the reasons why this gateway should get no traffic.
     """
@@ -71,10 +67,10 @@ class Router:
     def add(self, method: str, path: str, handler: Handler) -> None:
         self._table.setdefault(path, {})[method] = handler
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, channel: Channel) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"the gateway speaks HTTP, not {scope['type']}")
-        exchange = Exchange(scope, receive, send)
+        exchange = Exchange(scope, receive, send, channel)
         exchange.headers += self._origins.headers(exchange.header(b"origin"))
         self.in_flight += 1
         try:
@@ -92,6 +88,7 @@ class Router:
             # else: uvicorn closes the connection, which no client takes for a whole answer.
         finally:
             self.in_flight -= 1
+            channel.on_disconnect = None  # channel and exchange hold each other
 
     def _handler(self, exchange: Exchange) -> Handler:
         methods = self._table.get(exchange.path)
@@ -155,8 +152,8 @@ class Router:
 
     async def _models(self, exchange: Exchange) -> None:
         key = self.authenticate(exchange, "client")
-        served = sorted(visible(self._routes.models, key).values(), key=_first_the_usable)
-        data = [_described(one) for one in served]
+        served = sorted(self._routes.open_to(key), key=_usable_first)
+        data = [_described(model) for model in served]
         first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
         # What Anthropic's clients read of a list stands beside what OpenAI's do.
         pages = {"has_more": False, "first_id": first, "last_id": last}
@@ -165,28 +162,11 @@ class Router:
     async def _model(self, exchange: Exchange) -> None:
         key = self.authenticate(exchange, "client")
         name = unquote(exchange.path.removeprefix("/v1/models/"))
-        served = open_to(self._routes, key, name)
+        served = self._routes.get(name, key)
         await exchange.answer(200, msgspec.json.encode(_described(served)))
 
 
-def visible(models: Mapping[str, ServedModel], key: KeyView) -> dict[str, ServedModel]:
-    """The models a key may use."""
-    return {name: served for name, served in models.items() if may_use(key, served)}
-
-
-def may_use(key: KeyView, served: ServedModel) -> bool:
-    return key.models is None or served.route.model in key.models
-
-
-def open_to(routes: Routes, key: KeyView, name: str) -> ServedModel:
-    """The model called ``name``. Raises Fault naming those the key may use."""
-    served = routes.find(name)
-    if served is None or not may_use(key, served):
-        raise faults.unknown_model(name, visible(routes.models, key))
-    return served
-
-
-def _first_the_usable(served: ServedModel) -> tuple[bool, bool, str]:
+def _usable_first(served: ServedModel) -> tuple[bool, bool, str]:
     """A program that takes the first model of the list gets one that answers chat."""
     return "chat" not in served.route.capabilities, not served.ready, served.route.model
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from typing import Any, Literal, cast
 
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from libs.bus import supervise
@@ -20,21 +20,11 @@ from .connection_balance import ConnectionBalance
 
 log = logging.getLogger("llmgw.gateway")
 
-ON_DISCONNECT = "llmgw.on_disconnect"
-"""Key of a scope: a function that is called once when the client's connection ends before the answer does."""
-
-
-HOLD_HEAD = "llmgw.hold_head"
-"""Key of a scope: a function after which what is written next goes out together with what is written after it."""
-
-
-WRITE_PAUSED = "llmgw.write_paused"
-"""Key of a scope: a function that says whether the client does not take what is written to it."""
-
-
-PUSH = "llmgw.push"
-"""Key of a scope: a function that writes more of a body that has begun, at once. ASGI's own way takes a coroutine."""
-
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send, "Channel"], Awaitable[None]]
+"""ASGI's, which also gets the client's end of its request."""
 
 BACKLOG = 2048
 """Connections the system holds that no worker has taken yet."""
@@ -110,6 +100,50 @@ class _Joining:
         return getattr(self._transport, name)
 
 
+class Channel:
+    """One request's end of its client's connection: what an exchange needs of it that ASGI does not have."""
+
+    __slots__ = ("_application", "_flow", "_transport", "cycle", "on_disconnect")
+
+    cycle: RequestResponseCycle
+    """uvicorn's side of the same request; set before the application runs."""
+
+    def __init__(self, application: Application, transport: _Joining, flow: FlowControl) -> None:
+        self._application = application
+        self._transport = transport
+        self._flow = flow
+        self.on_disconnect: Callable[[], None] | None = None
+        """Called once when the client's connection ends before the answer does."""
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """The ASGI application of this one request."""
+        return self._application(scope, receive, send, self)
+
+    def hold_head(self) -> None:
+        """What is written next goes out together with what is written after it."""
+        self._transport.hold()
+
+    @property
+    def write_paused(self) -> bool:
+        """Whether the client does not take what is written to it."""
+        return self._flow.write_paused
+
+    def push(self, data: bytes) -> None:
+        """Write more of a body that has begun, at once. ASGI's own way takes a coroutine."""
+        cycle = self.cycle
+        if not cycle.disconnected and not cycle.response_complete:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if cycle.chunked_encoding else data)
+
+    def disconnected(self) -> None:
+        """The connection is gone; an answer that was not complete never will be."""
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if self.on_disconnect is not None:
+                self.on_disconnect()
+
+
 class ClientConnection(HttpToolsProtocol):
     """uvicorn's, which also calls back when a client leaves, joins heads and bodies, and has only so much patience.
 
@@ -129,9 +163,13 @@ class ClientConnection(HttpToolsProtocol):
     _stuck: tuple[int, float] | None = None
     """Bytes the client does not take, and since when."""
 
+    def __init__(self, application: Application, config: uvicorn.Config, *state: Any) -> None:
+        super().__init__(config, *state)
+        self._application = application
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._joining = _Joining(transport, self._late)
-        self._unfinished: list[RequestResponseCycle] = []
+        self._unfinished: list[Channel] = []
         """Being answered, or waiting for that because they were sent ahead of the answer before them."""
         self._since = self.loop.time()
         super().connection_made(cast(asyncio.Transport, self._joining))
@@ -149,16 +187,15 @@ class ClientConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._awaited, self._since, self._head_bytes = "head", self.loop.time(), 0
-        scope = cast("dict[str, Any]", self.scope)
-        scope[HOLD_HEAD] = self._joining.hold
-        scope[WRITE_PAUSED] = self._writes_wait
 
     def on_headers_complete(self) -> None:
+        channel = Channel(self._application, self._joining, self.flow)
+        self.app = channel
         super().on_headers_complete()
+        channel.cycle = self.cycle
         self._awaited, self._began = "body", self._since
-        self._unfinished = [cycle for cycle in self._unfinished if not cycle.response_complete]
-        self._unfinished.append(self.cycle)
-        cast("dict[str, Any]", self.scope)[PUSH] = functools.partial(self._push, self.cycle)
+        self._unfinished = [earlier for earlier in self._unfinished if not earlier.cycle.response_complete]
+        self._unfinished.append(channel)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -173,22 +210,9 @@ class ClientConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        for cycle in self._unfinished:
-            if not cycle.response_complete:
-                cycle.disconnected = True
-                cycle.message_event.set()
-                scope = cast("dict[str, Any]", cycle.scope)
-                on_disconnect: Callable[[], None] | None = scope.get(ON_DISCONNECT)
-                if on_disconnect is not None:
-                    on_disconnect()
+        for channel in self._unfinished:
+            channel.disconnected()
         self._unfinished.clear()
-
-    def _push(self, cycle: RequestResponseCycle, data: bytes) -> None:
-        if not cycle.disconnected and not cycle.response_complete:
-            self._joining.write(b"%x\r\n%b\r\n" % (len(data), data) if cycle.chunked_encoding else data)
-
-    def _writes_wait(self) -> bool:
-        return self.flow.write_paused
 
     def _late(self) -> bool:
         if self._awaited != "body" or self._answered_at is not None:
@@ -213,7 +237,7 @@ class ClientConnection(HttpToolsProtocol):
             if self._stuck is None or self._stuck[0] != held:
                 self._stuck = held, now
             return now - self._stuck[1] > TAKES_NOTHING_S
-        owed = [cycle for cycle in self._unfinished if not cycle.response_complete]
+        owed = [channel.cycle for channel in self._unfinished if not channel.cycle.response_complete]
         if self.flow.read_paused or any(cycle is not self.cycle for cycle in owed):
             return False  # it is we who do not read, or it is not yet this request's turn
         if self._awaited == "head":
@@ -305,11 +329,11 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves an ASGI application until it is stopped; requests in flight then have ``drain_s`` to end."""
+    """Serves an application until it is stopped; requests in flight then have ``drain_s`` to end."""
 
     def __init__(
         self,
-        application: Any,
+        application: Application,
         listening: socket.socket,
         balance: ConnectionBalance,
         able: Callable[[], bool],
@@ -318,10 +342,12 @@ class HttpServer:
         fail: Callable[[str], None],
     ) -> None:
         """``able``: whether requests can be answered at all; while not, connections are left to other workers."""
+        self._application = application
         self._able = able
         self._fail = fail
         config = uvicorn.Config(
-            application,
+            cast(Any, application),
+            interface="asgi3",
             http=ClientConnection,
             ws="none",
             lifespan="off",
@@ -355,7 +381,9 @@ class HttpServer:
         return len(self._server.server_state.connections)
 
     def _connection(self) -> asyncio.Protocol:
-        return ClientConnection(self._server.config, self._server.server_state, self._server.lifespan.state)
+        return ClientConnection(
+            self._application, self._server.config, self._server.server_state, self._server.lifespan.state
+        )
 
     async def _look(self) -> None:
         loop = asyncio.get_running_loop()

@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from libs.events.usage import RequestRecord, Status
-from libs.events.views import KeyView
 from services.gateway import metrics
 from services.gateway.admission.budgets import BudgetHold
 from services.gateway.admission.limits import limited
+from services.gateway.admission.request import InferenceRequest
 from services.gateway.cluster.gossip import Gossip
 from services.gateway.cluster.views import Target
+from services.gateway.core.admission.estimate import longest, plausible_tokens
 from services.gateway.core.admission.shared_table import TableFull
 from services.gateway.core.faults import busy, not_metered
-from services.gateway.core.protocols.operations import Operation
 from services.gateway.core.usage.engine_usage import (
     Answer,
     EngineUsage,
@@ -25,13 +25,12 @@ from services.gateway.core.usage.engine_usage import (
     estimate_prompt,
     of_all_choices,
 )
-from services.gateway.http.exchange import Exchange
 from services.gateway.usage.spool import Opened, Spool, SpoolBroken
 
 log = logging.getLogger("llmgw.gateway")
 
 
-class Question(NamedTuple):
+class EngineRequest(NamedTuple):
     """What an engine was asked."""
 
     target: Target
@@ -43,45 +42,27 @@ class Meter:
     """The account of one request: opened before an engine is asked, closed before the last byte goes out."""
 
     __slots__ = (
-        *(
-            "_body_bytes",
-            "_exchange",
-            "_closed",
-            "_key",
-            "_kind",
-            "_model",
-            "_model_asked",
-            "_gossip",
-            "_slot",
-            "_spool",
-        ),
-        *(
-            "_most",
-            "_told",
-            "_longest",
-            "prompt_tokens",
-            "question",
-            "attempts",
-            "failed_replicas",
-            "first_token_ms",
-            "hold",
-        ),
-        *("replica_id", "stream", "tokens", "waited_ms"),
+        *("_closed", "_engine_usage", "_exchange", "_gossip", "_longest", "_max_tokens", "_model", "_request", "_slot"),
+        *("_spool", "attempts", "failed_replicas", "first_token_ms", "hold", "prompt_tokens", "question", "replica_id"),
+        *("stream", "tokens", "waited_ms"),
     )
 
-    def __init__(self, spool: Spool, gossip: Gossip, exchange: Exchange, kind: Operation, key: KeyView) -> None:
+    def __init__(self, spool: Spool, gossip: Gossip, request: InferenceRequest) -> None:
+        parsed, served = request.parsed, request.served
+        context_length = served.route.context_length
         self._spool = spool
         self._gossip = gossip
-        self._exchange = exchange
-        self._kind = kind
-        self._key = key
-        self._model = self._model_asked = ""
-        self._body_bytes = 0
-        self._most = (0, 0)
-        self._longest = 0
+        self._request = request
+        self._exchange = request.exchange
+        self._model = served.route.model
+        """That answers, or is asked."""
+        self._max_tokens = plausible_tokens(parsed, request.body_bytes, context_length, served.max_tokens)
+        """Prompt and completion tokens that an engine can have used."""
+        self._longest = longest(parsed, context_length)
+        """Tokens of one of its answers, at most."""
         self._slot: int | None = None
         self._closed = False
-        self.stream = False
+        self.stream = bool(parsed.stream)
         self.attempts = 0
         self.replica_id: str | None = None
         self.failed_replicas: tuple[str, ...] = ()
@@ -91,25 +72,14 @@ class Meter:
         self.first_token_ms: float | None = None
         self.tokens = 0
         """Delivered so far."""
-        self._told: EngineUsage | None = None
-        self.question: Question | None = None
+        self._engine_usage: EngineUsage | None = None
+        """What the engine said last that it used."""
+        self.question: EngineRequest | None = None
         """The one that is being answered in a stream."""
         self.prompt_tokens: int | None = None
         """Counted by an engine, of an answer without an end."""
         self.hold: BudgetHold | None = None
         """What it holds of budgets."""
-
-    def about(
-        self, model_asked: str, model: str, stream: bool, body_bytes: int, most: tuple[int, int], longest: int
-    ) -> None:
-        """``most``: prompt and completion tokens that an engine can have used, see ``plausible_tokens``; ``longest``:
-        those of one of its answers."""
-        self._most = most
-        self._longest = longest
-        self._model_asked = model_asked
-        self._model = model
-        self.stream = stream
-        self._body_bytes = body_bytes
 
     def answered_by(self, model: str) -> None:
         """Another model than the one asked for is put to the request. Raises Fault (402): a budget is too short."""
@@ -117,43 +87,49 @@ class Meter:
             self.hold.answered_by(model)
         self._model = model
 
-    def open(self) -> None:
-        """Write that an engine is about to be asked. Raises Fault (503) when it cannot be written."""
-        if self._slot is not None:
-            return
+    def open(self, replica_id: str) -> None:
+        """Write that an engine is about to be asked, once for all engines. Raises Fault (503) when it cannot be
+        written."""
+        if self._slot is None:
+            self._slot = self._opened()
+        self.attempts += 1
+        self.replica_id = replica_id
+
+    def _opened(self) -> int:
         if self._spool.full:
             raise busy(self._spool.in_flight)
+        request = self._request
         opened = Opened(
             request_id=self._exchange.request_id,
             opened_at=self._exchange.started_at,
-            key_id=self._key.key_id,
-            project=self._key.project,
-            model_asked=self._model_asked,
+            key_id=request.key.key_id,
+            project=request.key.project,
+            model_asked=request.parsed.model,
             model=self._model,
-            protocol=self._kind.protocol,
+            protocol=request.operation.protocol,
             stream=self.stream,
             slot=0,
-            body_bytes=self._body_bytes,
+            body_bytes=request.body_bytes,
         )
         try:
-            self._slot = self._spool.opened(opened)
+            return self._spool.opened(opened)
         except SpoolBroken:
             raise not_metered() from None
 
-    def delivering(self, tokens: int, told: EngineUsage | None) -> None:
+    def delivering(self, tokens: int, usage: EngineUsage | None) -> None:
         """So many tokens in all will be with the client after the next write.
 
-        ``told``: what the engine said until now that it used; None where it says so at the end only.
+        ``usage``: what the engine said until now that it used; None where it says so at the end only.
         """
         self.tokens = tokens
-        self._told = told
+        self._engine_usage = usage
         if self._slot is not None:
             self._spool.delivered(self._slot, tokens)
 
     def estimate(self) -> TokenUsage:
         """Of an answer without an end: what was delivered, and the prompt as an engine said, or else a guess at it."""
-        if self.tokens and self._told is not None:
-            used = self.believed(self._told.used())
+        if self.tokens and self._engine_usage is not None:
+            used = self.believed(self._engine_usage.used())
             used.completion = max(used.completion, self.tokens)
             return used
         if not self.tokens:
@@ -161,7 +137,7 @@ class Meter:
         elif self.prompt_tokens is not None:
             prompt = self.prompt_tokens
         else:
-            prompt = estimate_prompt(self._body_bytes)
+            prompt = estimate_prompt(self._request.body_bytes)
         return TokenUsage(prompt=prompt, completion=self.tokens, estimated=True)
 
     def believed(self, used: TokenUsage, answer_bytes: int = 0) -> TokenUsage:
@@ -169,19 +145,21 @@ class Meter:
         as estimated. ``answer_bytes`` is the length of an answer that came in one piece."""
         used.cached = max(0, min(used.cached, used.prompt))
         used.reasoning = max(0, min(used.reasoning, used.completion))
-        if used.within(self._most):
+        if used.within(self._max_tokens):
             return used
         log.warning(
             "%s says of request %s that it used %d prompt and %d completion tokens of at most %d and %d: counted here",
-            *(self.replica_id, self._exchange.request_id, used.prompt, used.completion, *self._most),
+            *(self.replica_id, self._exchange.request_id, used.prompt, used.completion, *self._max_tokens),
         )
         metrics.IMPLAUSIBLE.labels(self._model).inc()
         counted = TokenUsage(prompt=used.prompt, completion=used.completion, estimated=True)
-        if not 0 <= used.prompt <= self._most[0]:
-            known = self.prompt_tokens
-            counted.prompt = min(estimate_prompt(self._body_bytes) if known is None else known, self._most[0])
-        if not 0 <= used.completion <= self._most[1]:
-            counted.completion = min(max(self.tokens, answer_bytes // 4), self._most[1])
+        if not 0 <= used.prompt <= self._max_tokens[0]:
+            prompt = self.prompt_tokens
+            if prompt is None:
+                prompt = estimate_prompt(self._request.body_bytes)
+            counted.prompt = min(prompt, self._max_tokens[0])
+        if not 0 <= used.completion <= self._max_tokens[1]:
+            counted.completion = min(max(self.tokens, answer_bytes // 4), self._max_tokens[1])
         return counted
 
     def correction(self, answer: Answer, answer_bytes: int) -> TokenUsage | None:
@@ -189,14 +167,14 @@ class Meter:
         nothing."""
         if answer.usage is None:
             return None
-        said = answer.usage.used()
-        used = self.believed(of_all_choices(answer, self._longest) or said, answer_bytes)
-        return used if used != said else None
+        claimed = answer.usage.used()
+        used = self.believed(of_all_choices(answer, self._longest) or claimed, answer_bytes)
+        return used if used != claimed else None
 
     @property
-    def unanswered(self) -> Question | None:
+    def unanswered(self) -> EngineRequest | None:
         """What an engine was asked that began to answer and has not said how long the prompt was."""
-        return self.question if self.tokens and self._told is None and not self._closed else None
+        return self.question if self.tokens and self._engine_usage is None and not self._closed else None
 
     @property
     def is_closed(self) -> bool:
@@ -210,15 +188,16 @@ class Meter:
         if used is None:
             used = self.estimate()
         elapsed_ms = self._exchange.elapsed_ms
+        request = self._request
         record = RequestRecord(
             request_id=self._exchange.request_id,
             opened_at=self._exchange.started_at,
             closed_at=datetime.now(UTC),
-            key_id=self._key.key_id,
-            project=self._key.project,
-            model_asked=self._model_asked,
+            key_id=request.key.key_id,
+            project=request.key.project,
+            model_asked=request.parsed.model,
             model=self._model,
-            protocol=self._kind.protocol,
+            protocol=request.operation.protocol,
             stream=self.stream,
             status=status,
             http_status=http_status,
@@ -240,7 +219,7 @@ class Meter:
             self.hold.settle(record, position)
         self._exchange.attributes = {
             "gen_ai.provider.name": "llmgw",
-            "gen_ai.request.model": self._model_asked,
+            "gen_ai.request.model": request.parsed.model,
             "gen_ai.response.model": self._model,
             "gen_ai.usage.input_tokens": used.prompt,
             "gen_ai.usage.output_tokens": used.completion,
@@ -254,12 +233,12 @@ class Meter:
         if tokens := used.prompt + used.completion:
             now = time.monotonic()
             with suppress(TableFull):  # of a limit that came while the request was answered
-                for name in limited(self._key):
+                for name in limited(self._request.key):
                     self._gossip.counts.add(name, now, tokens=tokens)
         if self.attempts:
             self._gossip.last_used[model] = datetime.now(UTC)
         metrics.finished(
-            self._kind.path,
+            self._request.operation.path,
             model,
             http_status,
             elapsed_ms / 1000,

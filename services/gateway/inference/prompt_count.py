@@ -13,7 +13,7 @@ from services.gateway.core.protocols import tokenize
 from services.gateway.core.sse.events import BadStream
 
 from .dispatch import Dispatcher
-from .metering import Meter, Question
+from .metering import EngineRequest, Meter
 
 WITHIN_S = 1.0
 """For all of it; after that a guess has to do."""
@@ -23,8 +23,10 @@ MAX_SUSPECTS = 8
 
 
 class PromptCount:
-    def __init__(self, engines: Dispatcher) -> None:
-        self._engines = engines
+    """Has engines count the tokens of prompts, beside the requests that are answered."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
         self._counting = 0
 
     async def prompt_of(self, meter: Meter) -> None:
@@ -41,7 +43,7 @@ class PromptCount:
         finally:
             self._counting -= 1
 
-    async def counted(self, question: Question) -> int | None:
+    async def counted(self, question: EngineRequest) -> int | None:
         """Tokens of the prompt of a request that waits for it; None where no engine says it in time."""
         try:
             async with asyncio.timeout(WITHIN_S):
@@ -49,13 +51,13 @@ class PromptCount:
         except TimeoutError:
             return None
 
-    async def _by_anyone(self, question: Question) -> int | None:
-        for target in self._engines.beside(question.target, question.model):
+    async def _by_anyone(self, question: EngineRequest) -> int | None:
+        for target in self._dispatcher.counters(question.target, question.model):
             if (tokens := await self._counted(target, question)) is not None:
                 return tokens
         return None
 
-    async def too_long(self, question: Question, context: int) -> tuple[int, int] | None:
+    async def too_long(self, question: EngineRequest, context: int) -> tuple[int, int] | None:
         """Which input of a request for embeddings has more tokens than ``context``, and how many; None: not known.
 
         Engines say that one is too long, not which.
@@ -63,10 +65,12 @@ class PromptCount:
         try:
             suspects = tokenize.suspects(question.body, context)[:MAX_SUSPECTS]
             async with asyncio.timeout(WITHIN_S):
-                for index, one in suspects:
-                    tokens: int | None = one if isinstance(one, int) else None
-                    if isinstance(one, str):
-                        payload = await self._engines.told(question.target, *tokenize.of_text(question.model, one))
+                for index, suspect in suspects:
+                    tokens: int | None = suspect if isinstance(suspect, int) else None
+                    if isinstance(suspect, str):
+                        payload = await self._dispatcher.ask(
+                            question.target, *tokenize.of_text(question.model, suspect)
+                        )
                         tokens = tokenize.count(payload) if payload is not None else None
                     if tokens is not None and tokens > context:
                         return index, tokens
@@ -74,11 +78,11 @@ class PromptCount:
             pass
         return None
 
-    async def _counted(self, target: Target, question: Question) -> int | None:
+    async def _counted(self, target: Target, question: EngineRequest) -> int | None:
         try:
             asked = tokenize.prompt(question.body)
             while asked is not None:
-                payload = await self._engines.told(target, *asked)
+                payload = await self._dispatcher.ask(target, *asked)
                 if payload is None:
                     return None
                 further = tokenize.further(*asked, payload)

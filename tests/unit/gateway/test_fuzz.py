@@ -17,8 +17,8 @@ from services.gateway.core.faults import Fault
 from services.gateway.core.protocols.anthropic_messages.chat_to_message import MessageEvents, MessageShape
 from services.gateway.core.protocols.openai_responses.chat_to_response import ResponseEvents, shape_of
 from services.gateway.core.protocols.operations import OPERATIONS, Operation
-from services.gateway.core.request import body as readers
-from services.gateway.core.request.messages import media
+from services.gateway.core.request.body import asking_usage, parse, received
+from services.gateway.core.request.policy_text import MAX_SEGMENTS, PolicyText
 from services.gateway.core.sse.event_stream import EventStream, Overlong
 from services.gateway.core.sse.events import BadStream
 from services.gateway.core.usage.engine_usage import TokenUsage, answer_in
@@ -27,7 +27,7 @@ from .core.protocols.conversations import clock
 from .core.protocols.streams import chat_of
 from .mutations import bodies, streams
 
-KINDS: dict[str, Operation] = {kind.path: kind for kind in OPERATIONS}
+BY_PATH: dict[str, Operation] = {operation.path: operation for operation in OPERATIONS}
 SHAPE = shape_of({"model": "m"}, "t1", clock)
 HANG_S = 2.0
 GROWTH_BYTES = 48 * 1024 * 1024
@@ -35,18 +35,19 @@ GROWTH_BYTES = 48 * 1024 * 1024
 
 def read(path: str, data: bytes) -> None:
     """What the gateway does with a body before an engine is asked. Faults are well-formed and the client's."""
-    kind = KINDS[path]
+    operation = BY_PATH[path]
     try:
-        media(data)
-        spoken = kind.translate(data, "t1", clock) if kind.translate is not None else None
-        sent = spoken.body if spoken is not None else data
-        asked = readers.read(sent, kind.content, spoken is not None)
-        readable = readers.readable(sent)
-        readable.edit(())
-        assert len(readable.segments()) <= readers.MAX_SEGMENTS + 1
-        if asked.stream:
-            sent = readers.edited(sent, {"stream_options": readers.asking_usage(asked, sent)})
-        readers.edited(sent, {"model": b'"other"'})
+        body = received(data)
+        assert body.media is None or len(body.media) == 2
+        translation = operation.translate(body, "t1", clock) if operation.translate is not None else None
+        sent = translation.body if translation is not None else body
+        parsed = parse(sent, operation.content_field, translation is not None)
+        text = PolicyText(sent)
+        text.edit(())
+        assert len(text.segments()) <= MAX_SEGMENTS + 1
+        if parsed.stream:
+            sent = sent.edited({"stream_options": asking_usage(parsed, sent)})
+        sent.edited({"model": b'"other"'})
     except Fault as fault:
         if not fault.message or not 400 <= fault.status < 500:
             raise AssertionError(f"{fault.status} {fault.message!r}") from fault

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from libs.events.policy import Check, DenyRule, InputRules, PolicySpec, SecretsRule, Verdict
-from services.gateway.core.request.body import edited, readable
+from services.gateway.core.request.body import Body, edited
+from services.gateway.core.request.policy_text import PolicyText
 from services.guard.core.judge import judge
 from services.guard.core.policies import Policy, compile_policy
 
@@ -49,7 +50,7 @@ def verdict_on(body: bytes, policies: dict[str, Policy]) -> Verdict:
             request_id="r",
             project="a/b/c",
             policies=("p",),
-            segments=readable(body).segments(),
+            segments=PolicyText(Body(body)).segments(),
             reply="i",
         ),
         policies,
@@ -59,7 +60,7 @@ def verdict_on(body: bytes, policies: dict[str, Policy]) -> Verdict:
 def redacted(body: bytes) -> bytes:
     verdict = verdict_on(body, REDACT)
     assert verdict.allow
-    return edited(body, readable(body).edit(verdict.edits))
+    return edited(body, PolicyText(Body(body)).edit(verdict.edits))
 
 
 def call(arguments: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from libs.events.tenancy import Price
-from services.gateway.core.json.raw import present
+from services.gateway.core.json.lossless import present
 from services.gateway.core.protocols.operations import Operation
 from services.gateway.core.request.body import ParsedRequest
 

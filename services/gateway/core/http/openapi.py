@@ -215,7 +215,7 @@ def document(version: str) -> bytes:
     types: list[type[msgspec.Struct]] = [*BODIES.values(), Tagged, *ERRORS.values()]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     named = dict(zip(types, schemas, strict=True))
-    paths: Json = {kind.path: {"post": _asking(kind, named)} for kind in OPERATIONS}
+    paths: Json = {operation.path: {"post": _inference(operation, named)} for operation in OPERATIONS}
     for path, (summary, statuses) in _ADMIN.items():
         answers = {status: _json("The outcome, or the answer", {}) for status in statuses}
         paths[path] = {"post": _operation(path, summary, named, answers, Tagged)}
@@ -243,12 +243,14 @@ def document(version: str) -> bytes:
     )
 
 
-def _asking(kind: Operation, named: dict[type[msgspec.Struct], Json]) -> Json:
-    body = BODIES[kind.path]
+def _inference(operation: Operation, named: dict[type[msgspec.Struct], Json]) -> Json:
+    body = BODIES[operation.path]
     answer = _json("The answer, or the events of it", {"type": "object"})
     if any(field.name == "stream" for field in msgspec.structs.fields(body)):
         answer["content"]["text/event-stream"] = {"schema": {}}
-    return _operation(kind.path, kind.operation.replace("_", " ").capitalize(), named, {"200": answer}, body)
+    return _operation(
+        operation.path, operation.telemetry_name.replace("_", " ").capitalize(), named, {"200": answer}, body
+    )
 
 
 def _operation(

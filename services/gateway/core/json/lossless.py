@@ -12,6 +12,14 @@ from typing import Any
 
 import msgspec
 
+ABSENT = msgspec.Raw(b"")
+"""The default of a field whose value is only passed on. (msgspec takes no union of Raw and None.)"""
+
+
+def present(value: msgspec.Raw) -> bool:
+    """Whether a value that is only passed on was there and is not null."""
+    return bytes(memoryview(value)[:5]) not in (b"", b"null")
+
 
 class Number(float):
     """A number with a fraction or an exponent, and the text it stood there as."""

@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from services.gateway.core.json.lossless import SurrogateHalves, decoded, marked
-from services.gateway.core.json.raw import ABSENT, present
+from services.gateway.core.json.lossless import ABSENT, SurrogateHalves, decoded, marked, present
 from services.gateway.core.sse.events import BadStream, Events
 from services.gateway.core.usage.engine_usage import EngineUsage, TokenUsage
 

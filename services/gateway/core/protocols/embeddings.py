@@ -16,11 +16,10 @@ import msgspec
 
 from services.gateway.core.json.fields import (
     Json,
-    decoded,
     unmappable,
     wrong,
 )
-from services.gateway.core.request.body import edited
+from services.gateway.core.request.body import Body
 from services.gateway.core.sse.events import BadStream
 
 Format = Literal["float", "base64"]
@@ -60,14 +59,14 @@ def _check(given: Any) -> None:
             raise wrong(f"input.{n}", one, "token ids only")
 
 
-def request(body: bytes) -> tuple[Wanted, bytes]:
-    """What is asked for, and the engine's body: the client's, but never with base64 or a null in it."""
-    fields = decoded(body)
+def request(body: Body) -> tuple[Wanted, Body]:
+    """What is asked for, and the engine's body: the client's, but never with base64 or a null in it. Raises Fault."""
+    fields = body.tree
     asked = wanted(fields)
     changes: dict[str, bytes | None] = {name: None for name, value in fields.items() if value is None}
     if asked.format == "base64":
         changes["encoding_format"] = b'"float"'
-    return asked, edited(body, changes) if changes else body
+    return asked, body.edited(changes)
 
 
 class _Vector(msgspec.Struct):

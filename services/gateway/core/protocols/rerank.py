@@ -8,7 +8,6 @@ import msgspec
 
 from services.gateway.core.json.fields import (
     Json,
-    decoded,
     items,
     missing,
     number,
@@ -16,17 +15,17 @@ from services.gateway.core.json.fields import (
     wrong,
 )
 from services.gateway.core.json.lossless import encoded
-from services.gateway.core.request.body import edited
+from services.gateway.core.request.body import Body
 from services.gateway.core.sse.events import BadStream
 from services.gateway.core.usage.engine_usage import TokenUsage
 
 
-def request(body: bytes) -> bytes:
+def request(body: Body) -> Body:
     """The engine's body: documents as texts. Raises Fault naming the field that is wrong.
 
     Documents may be texts or objects with a ``text``; what else is sent travels untouched.
     """
-    fields = decoded(body)
+    fields = body.tree
     changes: dict[str, bytes | None] = {name: None for name, value in fields.items() if value is None}
     text(fields.get("query"), "query")
     documents = items(fields.get("documents"), "documents")
@@ -38,7 +37,7 @@ def request(body: bytes) -> bytes:
     top = fields.get("top_n")
     if top is not None and number(top, "top_n") < 1:
         raise wrong("top_n", top, "a whole number above 0")
-    return edited(body, changes) if changes else body
+    return body.edited(changes)
 
 
 def _document(document: Any, at: str) -> str:
@@ -74,13 +73,12 @@ class _Answer(msgspec.Struct):
 _answer = msgspec.json.Decoder(_Answer | list[_Result])
 
 
-def answer(payload: bytes, body: bytes, answer_id: str) -> bytes:
+def answer(payload: bytes, asked: Json, answer_id: str) -> bytes:
     """The engine's answer, ordered by score and cut to ``top_n``. Raises BadStream when it is none.
 
-    ``body`` is the client's request. ``return_documents`` false leaves the documents out, as Cohere and Jina do;
+    ``asked`` is the client's request. ``return_documents`` false leaves the documents out, as Cohere and Jina do;
     they are the client's own, put in here.
     """
-    asked = decoded(body)
     read = _decoded(payload)
     listed = read if isinstance(read, list) else read.results if read.results is not None else read.data
     documents = asked["documents"]

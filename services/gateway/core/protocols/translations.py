@@ -1,7 +1,7 @@
 """How a request of each protocol is put to an engine, and the engine's answer to the client.
 
-A dialect takes the client's body and gives what the engine is asked, with the ways back for its answer. Requests
-that an engine understands as they are have no dialect.
+A translator takes the client's body and gives what the engine is asked, with the ways back for its answer. Requests
+that an engine understands as they are have none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from services.gateway.core.faults import Fault
-from services.gateway.core.json.fields import decoded
+from services.gateway.core.request.body import Body
 from services.gateway.core.request.messages import media_bytes
 from services.gateway.core.usage.engine_usage import TokenUsage, answer_in, estimate_prompt
 
@@ -34,7 +34,7 @@ class Events(Protocol):
 class Translation(msgspec.Struct, frozen=True):
     """One request in the engine's protocol."""
 
-    body: bytes
+    body: Body
     whole: Callable[[bytes], bytes]
     """The client's answer out of the engine's, when it comes in one piece. Raises BadStream."""
     events: Callable[[], Events] | None = None
@@ -49,7 +49,7 @@ class Translation(msgspec.Struct, frozen=True):
 
 Clock = Callable[[], float]
 """Seconds since 1970."""
-Translate = Callable[[bytes, str, Clock], Translation]
+Translator = Callable[[Body, str, Clock], Translation]
 """The body, a token that is unique for the request, and a clock. Raises Fault naming what cannot be translated."""
 
 
@@ -62,59 +62,59 @@ def _nothing(payload: bytes) -> TokenUsage | None:
     return TokenUsage()
 
 
-def messages(body: bytes, token: str, clock: Clock) -> Translation:
+def translate_messages(body: Body, token: str, clock: Clock) -> Translation:
     """Anthropic Messages on an engine that speaks Chat."""
-    fields = decoded(body)
+    fields = body.tree
     chat = messages_to_chat.request(fields)
     asked = chat.encoded()
     shape = chat_to_message.shape_of(fields, token, estimate_prompt(len(asked) - media_bytes(chat.body)))
     return Translation(
-        body=asked,
+        body=Body(asked),
         whole=lambda payload: chat_to_message.message(payload, shape),
         events=lambda: chat_to_message.MessageEvents(shape),
         warnings=tuple(chat.warnings),
     )
 
 
-def responses(body: bytes, token: str, clock: Clock) -> Translation:
+def translate_responses(body: Body, token: str, clock: Clock) -> Translation:
     """OpenAI Responses on an engine that speaks Chat."""
-    fields = decoded(body)
+    fields = body.tree
     chat = responses_to_chat.request(fields)
     shape = chat_to_response.shape_of(fields, token, clock)
     return Translation(
-        body=chat.encoded(),
+        body=Body(chat.encoded()),
         whole=lambda payload: chat_to_response.response(payload, shape),
         events=lambda: chat_to_response.ResponseEvents(shape),
         warnings=tuple(chat.warnings),
     )
 
 
-def embedded(body: bytes, token: str, clock: Clock) -> Translation:
+def translate_embeddings(body: Body, token: str, clock: Clock) -> Translation:
     """Embeddings: numbers from the engine, what was asked for to the client."""
     wanted, asked = embeddings.request(body)
     return Translation(body=asked, whole=lambda payload: embeddings.answer(payload, wanted))
 
 
-def ranked(body: bytes, token: str, clock: Clock) -> Translation:
+def translate_rerank(body: Body, token: str, clock: Clock) -> Translation:
     """Reranking: one shape whatever the engine's."""
     return Translation(
         body=rerank.request(body),
-        whole=lambda payload: rerank.answer(payload, body, f"rerank-{token}"),
+        whole=lambda payload: rerank.answer(payload, body.tree, f"rerank-{token}"),
         used=rerank.used_in,
     )
 
 
-def uncounted(body: bytes, token: str, clock: Clock) -> Translation:
+def pass_on(body: Body, token: str, clock: Clock) -> Translation:
     """What an engine answers without generating or reading anything: passed on as it is, at no tokens."""
     return Translation(body=body, whole=lambda payload: payload, used=_nothing)
 
 
-def counted(body: bytes, token: str, clock: Clock) -> Translation:
+def translate_count_tokens(body: Body, token: str, clock: Clock) -> Translation:
     """A Messages request whose tokens are counted: what the engine is asked, and its count in Anthropic's shape."""
-    fields = decoded(body)
+    fields = body.tree
     chat = messages_to_chat.request({"max_tokens": 1} | fields)
     return Translation(
-        body=tokenize.request(chat.body),
+        body=Body(tokenize.request(chat.body)),
         whole=lambda payload: tokenize.answer(tokenize.count(payload)),
         used=_nothing,
         further=tokenize.further,

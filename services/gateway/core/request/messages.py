@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from services.gateway.core.faults import Fault, bad_body
-from services.gateway.core.json.fields import decoded
-from services.gateway.core.json.raw import ABSENT
+from services.gateway.core.json.fields import Json
+from services.gateway.core.json.lossless import ABSENT
 
 
 class CalledFunction(msgspec.Struct):
@@ -75,29 +75,22 @@ MEDIA = {
     **dict.fromkeys(("file", "input_file"), "files"),
 }
 """Parts that are no text, in every protocol spoken here, and what they are."""
-_MAYBE = re.compile(rb'"type"\s*:\s*"(?:%s|document)"' % "|".join(MEDIA).encode())
 
 
-def media(body: bytes) -> tuple[str, str] | None:
-    """Where the first part of a request is that is no text, and what it is.
-
-    ``body`` is the client's own, in whatever protocol; it is looked into only when such a word stands in it.
-    Raises Fault (400) when it is no object.
-    """
-    if _MAYBE.search(body) is None:
-        return None
-    fields = decoded(body)
+def media(fields: Json) -> tuple[str, str] | None:
+    """Where the first part of a client's request is that is no text, and what it is, in whatever protocol."""
     for name in ("messages", "input"):
         value = fields.get(name)
         for index, message in enumerate(value if isinstance(value, list) else ()):
             if isinstance(message, dict):
                 for key in ("content", "output"):
-                    for found in _in(message.get(key), f"{name}.{index}.{key}"):
-                        return found
+                    if isinstance(content := message.get(key), list):
+                        for part in _media_in(content, f"{name}.{index}.{key}"):
+                            return part
     return None
 
 
-def media_bytes(chat: dict[str, Any]) -> int:
+def media_bytes(chat: Json) -> int:
     """How much of a chat request is no text: files and images that stand in it as URLs with their data."""
     size = 0
     for message in chat["messages"]:
@@ -109,8 +102,8 @@ def media_bytes(chat: dict[str, Any]) -> int:
     return size
 
 
-def _in(content: Any, at: str) -> Iterator[tuple[str, str]]:
-    for index, part in enumerate(content if isinstance(content, list) else ()):
+def _media_in(content: list[Any], at: str) -> Iterator[tuple[str, str]]:
+    for index, part in enumerate(content):
         if not isinstance(part, dict):
             continue
         kind, source = part.get("type"), part.get("source")
@@ -118,5 +111,5 @@ def _in(content: Any, at: str) -> Iterator[tuple[str, str]]:
             yield f"{at}.{index}", MEDIA[kind]
         elif kind == "document" and isinstance(source, dict) and source.get("type") not in ("text", "content"):
             yield f"{at}.{index}", "files"
-        elif kind == "tool_result":
-            yield from _in(part.get("content"), f"{at}.{index}.content")
+        elif kind == "tool_result" and isinstance(inner := part.get("content"), list):
+            yield from _media_in(inner, f"{at}.{index}.content")

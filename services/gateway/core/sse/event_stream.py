@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from services.gateway.core.json.lossless import repaired
-from services.gateway.core.json.raw import ABSENT, present
+from services.gateway.core.json.lossless import ABSENT, present, repaired
 from services.gateway.core.usage.engine_usage import EngineUsage, TokenUsage, usage_object
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024

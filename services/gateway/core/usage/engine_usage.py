@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from services.gateway.core.json.raw import ABSENT, present
+from services.gateway.core.json.lossless import ABSENT, present
 
 
 class TokenUsage(msgspec.Struct):

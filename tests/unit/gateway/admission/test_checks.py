@@ -7,7 +7,7 @@ import pytest
 
 from libs.events.policy import Segment
 from services.gateway.admission.checks import MAX_BYTES, MAX_CHARACTERS, fits
-from services.gateway.core.request.body import MAX_SEGMENTS
+from services.gateway.core.request.policy_text import MAX_SEGMENTS
 
 
 def of(*texts: str) -> tuple[Segment, ...]:

@@ -18,6 +18,7 @@ from services.gateway.core.json.fields import decoded as decoded_request
 from services.gateway.core.protocols import embeddings, rerank, tokenize
 from services.gateway.core.protocols.embeddings import Wanted
 from services.gateway.core.protocols.tool_arguments import value_of, value_of_cut
+from services.gateway.core.request.body import Body
 from services.gateway.core.sse.events import BadStream
 
 FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -52,18 +53,18 @@ def test_a_number_gets_no_more_digits_than_it_needs(value: float) -> None:
 
 def test_numbers_that_were_asked_for_pass_as_they_are() -> None:
     body = b'{"model": "m", "input": "x",  "encoding_format": "float", "new_field": 1}'
-    asked, sent = embeddings.request(body)
-    assert sent is body
+    asked, sent = embeddings.request(Body(body))
+    assert sent.data is body
     payload = answer([0.1, 0.2])
     assert embeddings.answer(payload, asked) is payload
 
 
 def test_an_engine_is_asked_for_numbers_and_never_sent_a_null() -> None:
-    asked, sent = embeddings.request(b'{"model":"m","input":["x"],"encoding_format":"base64","dimensions":null}')
+    asked, sent = embeddings.request(Body(b'{"model":"m","input":["x"],"encoding_format":"base64","dimensions":null}'))
     assert asked == Wanted("base64", None)
-    assert json.loads(sent) == {"model": "m", "input": ["x"], "encoding_format": "float"}
-    _, sent = embeddings.request(b'{"model":"m","input":["x"],"user":null}')
-    assert json.loads(sent) == {"model": "m", "input": ["x"]}
+    assert json.loads(sent.data) == {"model": "m", "input": ["x"], "encoding_format": "float"}
+    _, sent = embeddings.request(Body(b'{"model":"m","input":["x"],"user":null}'))
+    assert json.loads(sent.data) == {"model": "m", "input": ["x"]}
 
 
 def test_dimensions_are_honoured_where_the_engine_did_not() -> None:
@@ -87,7 +88,7 @@ def test_dimensions_are_honoured_where_the_engine_did_not() -> None:
 )
 def test_wrong_embeddings_requests_name_the_field(field: str, fields: dict[str, Any]) -> None:
     with pytest.raises(Fault) as raised:
-        embeddings.request(json.dumps({"model": "m", "input": "x"} | fields).encode())
+        embeddings.request(Body(json.dumps({"model": "m", "input": "x"} | fields).encode()))
     assert raised.value.param == field
 
 
@@ -134,7 +135,7 @@ ASKED = {"model": "m", "query": "q", "documents": ["a", {"text": "b", "id": 7}, 
 def test_rankings_of_every_engine_have_one_shape(engine: Any, tokens: int) -> None:
     payload = json.dumps(engine).encode()
     body = json.dumps(ASKED).encode()
-    out = json.loads(rerank.answer(payload, body, "rerank-7"))
+    out = json.loads(rerank.answer(payload, json.loads(body), "rerank-7"))
     assert out["results"] == [
         {"index": 1, "relevance_score": 0.9, "document": {"text": "b", "id": 7}},
         {"index": 0, "relevance_score": 0.25, "document": {"text": "a"}},
@@ -143,13 +144,13 @@ def test_rankings_of_every_engine_have_one_shape(engine: Any, tokens: int) -> No
     assert (out["id"], out["model"], out["usage"]["total_tokens"]) == ("rerank-7", "m", tokens)
     used = rerank.used_in(payload)
     assert (used.prompt if used is not None else 0) == tokens
-    short = json.dumps(ASKED | {"top_n": 1, "return_documents": False}).encode()
+    short = ASKED | {"top_n": 1, "return_documents": False}
     assert json.loads(rerank.answer(payload, short, "r"))["results"] == [{"index": 1, "relevance_score": 0.9}]
 
 
 def test_documents_go_to_the_engine_as_texts() -> None:
     sent = json.loads(
-        rerank.request(json.dumps(ASKED | {"top_n": 2, "truncate_prompt_tokens": 5, "user": None}).encode())
+        rerank.request(Body(json.dumps(ASKED | {"top_n": 2, "truncate_prompt_tokens": 5, "user": None}).encode())).data
     )
     assert sent == ASKED | {"documents": ["a", "b", "c"], "top_n": 2, "truncate_prompt_tokens": 5}
 
@@ -167,14 +168,14 @@ def test_documents_go_to_the_engine_as_texts() -> None:
 )
 def test_wrong_rerank_requests_name_the_field(field: str, fields: dict[str, Any]) -> None:
     with pytest.raises(Fault) as raised:
-        rerank.request(json.dumps(ASKED | fields).encode())
+        rerank.request(Body(json.dumps(ASKED | fields).encode()))
     assert raised.value.param == field
 
 
 @pytest.mark.parametrize("payload", [b"{}", b"7", b'{"results": [{"index": 9, "score": 1}]}', b'[{"index": 0}]'])
 def test_rankings_that_are_none_are_said_to_be_bad(payload: bytes) -> None:
     with pytest.raises(BadStream):
-        rerank.answer(payload, json.dumps(ASKED).encode(), "r")
+        rerank.answer(payload, ASKED, "r")
 
 
 def test_tokens_are_counted_of_the_prompt_as_it_is_rendered() -> None:

@@ -14,17 +14,18 @@ from libs.events.policy import Segment, Span
 from services.gateway.admission.checks import fits
 from services.gateway.core.admission.estimate import answers_in, longest
 from services.gateway.core.faults import Fault
-from services.gateway.core.request.body import (
-    MAX_CHARACTERS,
-    MAX_SEGMENTS,
-    asking_usage,
-    edited,
-    read,
-    readable,
-)
-from services.gateway.core.request.messages import media
+from services.gateway.core.request.body import Body, ParsedRequest, asking_usage, edited, parse, received
+from services.gateway.core.request.policy_text import MAX_CHARACTERS, MAX_SEGMENTS, PolicyText
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+def read(data: bytes, content: str | None) -> ParsedRequest:
+    return parse(received(data), content)
+
+
+def readable(data: bytes) -> PolicyText:
+    return PolicyText(Body(data))
 
 
 def refused(body: bytes, content: str = "messages") -> Fault:
@@ -83,18 +84,17 @@ def test_a_wrong_field_is_named(change: dict[str, Any], param: str, words: str) 
     assert param in fault.message
 
 
-CONTENT = b'{"model":"m","messages":[{"content":"%s"}]}'
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        *(b"", b"{", b'{"model": "m"', b"\xff\xfe", b'{"model":"\xff"}', CONTENT % b"\xff", CONTENT % b"\\ud800"),
-        b'{"\xff":1,"model":"m","messages":[{}]}',
-    ],
-)
+@pytest.mark.parametrize("body", [b"", b"{", b'{"model": "m"', b"\xff\xfe"])
 def test_what_is_not_json(body: bytes) -> None:
     assert "not valid JSON" in refused(body).message
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"\\ud800", b"\xed\xa0\x80"])
+def test_what_is_no_character_is_replaced(text: bytes) -> None:
+    body = received(b'{"%s":1,"model":"m","messages":[{"role":"user","content":"%s"}]}' % (text, text))
+    assert parse(body, "messages").model == "m"
+    assert set(json.loads(body.data)["messages"][0]["content"]) == {"\ufffd"}
+    assert body.tree == json.loads(body.data)
 
 
 def test_missing_model_and_wrong_shape() -> None:
@@ -134,7 +134,7 @@ def test_usage_is_asked_beside_what_the_client_asked() -> None:
     kept = {"x": 1, "include_usage": False}
     for options, wanted in ((kept, kept | {"include_usage": True}), (None, {"include_usage": True})):
         body = json.dumps(HELLO | {"stream_options": options}).encode()
-        assert json.loads(asking_usage(read(body, "messages"), body)) == wanted
+        assert json.loads(asking_usage(read(body, "messages"), Body(body))) == wanted
 
 
 MIXED = {
@@ -340,5 +340,5 @@ PIXEL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}
     ],
 )
 def test_parts_that_are_no_text_are_found_in_every_protocol(body: dict[str, Any], found: str | None) -> None:
-    where = media(json.dumps(body).encode())
+    where = received(json.dumps(body).encode()).media
     assert (where[0] if where else None) == found
