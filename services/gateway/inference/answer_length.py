@@ -30,17 +30,17 @@ class AnswerLength:
         request.exchange.warn([f"{field} is {asked}, '{model}' answers with at most {limit}; {limit} were asked for"])
         request.shorten_answer(limit)
 
-    async def fit_context(self, request: InferenceRequest, sent: EngineRequest, fault: ContextExceeded) -> None:
-        """Have a request ask for as much as its prompt leaves room for. Raises ``fault``, with the figures it lacked,
-        where that is nothing, or the request may not be changed."""
+    async def fit_context(self, request: InferenceRequest, sent: EngineRequest, fault: ContextExceeded) -> bool:
+        """Have a request ask for as much as its prompt leaves room for. False where that is nothing, or the request may
+        not be changed; ``fault`` then has the figures it lacked, as far as they are known."""
         limit = next((tokens for _, tokens in request.parsed.limits()), None)
         if fault.prompt is None and limit is not None:
             fault.about(await self._prompt_count.counted(sent), limit, fault.window)
         if fault.prompt is None or fault.window is None:
-            raise fault
+            return False
         room, asked = fault.window - fault.prompt, request.parsed.max_tokens
         if asked is None or not 0 < room < asked or not self._may_shorten(request):
-            raise fault
+            return False
         field = request.operation.limit_field or "max_tokens"
         request.exchange.warn(
             [
@@ -49,6 +49,7 @@ class AnswerLength:
             ]
         )
         request.shorten_answer(room)
+        return True
 
     def _may_shorten(self, request: InferenceRequest) -> bool:
         return self._shortens and request.operation in (MESSAGES, RESPONSES)

@@ -117,6 +117,8 @@ class Inference:
                 await self._ask(request, meter)
         except Fault as fault:
             await self._fail(request, meter, fault)
+            if not exchange.answered:
+                raise
         except Abandoned:
             try:
                 await self._prompt_count.prompt_of(meter)
@@ -146,16 +148,14 @@ class Inference:
                 attempts.failed(problem.failure)
 
     async def _fail(self, request: InferenceRequest, meter: Meter, fault: Fault) -> None:
-        """Record that a request is not answered, and say so in the stream where one has begun. Raises ``fault`` where
-        none has."""
+        """Record that a request is not answered, and say so in the stream where one has begun."""
         exchange, text_field = request.exchange, request.operation.text_field
         if fault.code == "context_length_exceeded" and not (fault.param or "").startswith(f"{text_field}."):
             fault.param = text_field
         meter.close(_status_of(fault), exchange.status or fault.status)
-        if not exchange.answered:
-            raise fault
-        metrics.ERRORS.labels(str(fault.status)).inc()
-        await exchange.write(client_events(request.translation).fail(fault), False)
+        if exchange.answered:
+            metrics.ERRORS.labels(str(fault.status)).inc()
+            await exchange.write(client_events(request.translation).fail(fault), False)
 
 
 _STATUS_OF_CODE: dict[str | None, Status] = {

@@ -58,7 +58,8 @@ class Relay:
             if request.shortened or request.exchange.delivered:
                 raise
             request.shortened = True
-            await self._answer_length.fit_context(request, sent, fault)
+            if not await self._answer_length.fit_context(request, sent, fault):
+                raise
             await self._ask(request, meter, sent._replace(body=request.body.data))
 
     async def _name_input(self, sent: EngineRequest, request: InferenceRequest) -> None:

@@ -49,7 +49,7 @@ async def test_answers_never_mix_and_nothing_is_left(gateway: Client, world: Wor
     assert set(statuses) <= {"ok", "cancelled"}
     assert service._spool.in_flight == 0
     assert service._router.in_flight == 0
-    assert not service._engines._busy
+    assert not service._dispatcher._busy
     (target,) = service._routes.targets.values()
     assert target.own == 0
     assert target.breaker.closed

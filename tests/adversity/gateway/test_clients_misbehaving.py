@@ -31,7 +31,9 @@ async def connected(gateway: Client) -> tuple[asyncio.StreamReader, asyncio.Stre
 async def nothing_left(gateway: Client) -> None:
     service = gateway.service
     assert service is not None
-    await eventually(lambda: service._router.in_flight == 0 and not service._engines._busy, what="nothing is in flight")
+    await eventually(
+        lambda: service._router.in_flight == 0 and not service._dispatcher._busy, what="nothing is in flight"
+    )
     assert all(target.own == 0 for target in service._routes.targets.values())
 
 

@@ -166,7 +166,7 @@ async def test_a_gateway_that_stops_keeps_nobody_waiting(gateway: Client, waker:
     waiting = asyncio.create_task(gateway.chat())
     await waker.hears({"sim": 1})
     assert gateway.service is not None
-    gateway.service._engines.end()
+    gateway.service._dispatcher.end()
     answer = await waiting
     assert (answer.status, answer.error["code"]) == (503, "gateway_stopping")
     await gateway.stop()
