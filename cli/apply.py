@@ -75,12 +75,12 @@ async def carry_out(cluster: Cluster, steps: Sequence[Step]) -> None:
         results.append(StepDone.of(step, status, failure))
         if failure:
             results += [StepDone.of(later, "not tried") for later in steps[number + 1 :]]
-            cluster.out.one({"steps": results}, done_lines(results))
+            cluster.out.result({"steps": results}, done_lines(results))
             later = len(steps) - number - 1
             raise Failed(
                 f"{what} was not applied: {failure}\n  {number} steps before it are done, {later} after it are not"
             )
-    cluster.out.one({"steps": results}, done_lines(results))
+    cluster.out.result({"steps": results}, done_lines(results))
 
 
 def done_lines(results: Iterable[StepDone]) -> Iterator[str]:
@@ -94,4 +94,4 @@ def done_lines(results: Iterable[StepDone]) -> Iterator[str]:
 async def export(cluster: Cluster) -> None:
     """Write what is declared now, in the format of apply: `llmgw export | llmgw apply -f - --yes` changes nothing."""
     declared = document(sections(await current(cluster)))
-    cluster.out.one(declared, [yaml.safe_dump(declared, sort_keys=False, allow_unicode=True, width=110).rstrip()])
+    cluster.out.result(declared, [yaml.safe_dump(declared, sort_keys=False, allow_unicode=True, width=110).rstrip()])

@@ -40,7 +40,8 @@ async def list_prices(cluster: Cluster) -> None:
     answer = await cluster.ask_all(ListTenancy(of=("price",)), TenancyAnswer)
     # A cached price of 0 is none of its own: such tokens cost what others do.
     prices = [
-        msgspec.structs.replace(one, cached_micros=one.cached_micros or one.prompt_micros) for one in answer.prices
+        msgspec.structs.replace(price, cached_micros=price.cached_micros or price.prompt_micros)
+        for price in answer.prices
     ]
     columns = [("MODEL", "model"), ("PROMPT", "prompt_micros"), ("CACHED", "cached_micros")]
     columns.append(("COMPLETION", "completion_micros"))
@@ -59,15 +60,15 @@ async def set_price(
     """Set the price of a model, or of `*`: every model without a price of its own. What is not named stays; a first
     price needs --prompt and --completion."""
     prices = (await cluster.ask_all(ListTenancy(of=("price",)), TenancyAnswer)).prices
-    before = next((one for one in prices if one.model == model), None)
+    before = next((price for price in prices if price.model == model), None)
     if before is None and (prompt is None or completion is None):
         raise click.UsageError(f"{model} has no price yet: give --prompt and --completion")
-    said = {"prompt_micros": prompt, "completion_micros": completion, "cached_micros": cached}
+    given = {"prompt_micros": prompt, "completion_micros": completion, "cached_micros": cached}
     new = msgspec.structs.replace(
-        before or Price(model=model), **{field: micros for field, micros in said.items() if micros is not None}
+        before or Price(model=model), **{field: micros for field, micros in given.items() if micros is not None}
     )
     outcome = await cluster.send(DefinePrice(price=new))
-    cluster.out.one(outcome, [outcome.message or f"price of {model}: {outcome.status}"])
+    cluster.out.result(outcome, [outcome.message or f"price of {model}: {outcome.status}"])
 
 
 @click.command()

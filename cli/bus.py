@@ -58,7 +58,7 @@ async def init(cluster: Cluster, copies: str, requests_per_s: float | None, away
         raise Failed(f"{error}. Give it a larger disk, or name fewer --requests-per-s or a shorter --away") from None
     except BusError as error:
         raise Failed(f"the bus is not as it must be: {error}") from None
-    cluster.out.one({"done": done}, done or ["nothing to do: every stream, bucket and consumer is there"])
+    cluster.out.result({"done": done}, done or ["nothing to do: every stream, bucket and consumer is there"])
 
 
 @bus.command("identities")
@@ -101,4 +101,4 @@ def identities(directory: Path, added: tuple[str, ...], removed: tuple[str, ...]
             (directory / "node" / f"{node_identity(machine_id)}.nk").unlink(missing_ok=True)
     except (OSError, ValueError) as error:
         raise Failed(f"the identities in {directory} cannot be made: {error}") from None
-    out.one({"identities": keys}, [f"{name}: {key}" for name, key in keys.items()])
+    out.result({"identities": keys}, [f"{name}: {key}" for name, key in keys.items()])

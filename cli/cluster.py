@@ -20,7 +20,7 @@ from cli.home import Home, default
 from cli.output import Output, json_option
 from cli.watch import watch
 from libs.bus import AskFailed, Bus, BusAway, BusError, BusSettings, Unanswered, connect
-from libs.events.commands import Outcome
+from libs.events.commands import Outcome, Problem
 from libs.events.contract import Command, Question
 from libs.events.questions import AskUsage, BudgetsAnswer, ListBudgets, ListTenancy, TenancyAnswer, UsageAnswer
 from libs.tasks import end
@@ -81,11 +81,16 @@ class Cluster:
             ) from None
 
 
+def problem_words(problem: Problem) -> str:
+    """What is wrong with a field, named by its path, or with the whole."""
+    return f"{problem.path}: {problem.message}" if problem.path else problem.message
+
+
 def outcome_words(outcome: Outcome) -> str:
     """Why a command was not carried out."""
-    problems = [f"{one.path}: {one.message}" if one.path else one.message for one in outcome.problems]
-    said = outcome.message in (*problems, "; ".join(problems))
-    words = [*([outcome.message] if outcome.message and not said else []), *problems]
+    problems = list(map(problem_words, outcome.problems))
+    repeated = outcome.message in (*problems, "; ".join(problems))
+    words = [*([outcome.message] if outcome.message and not repeated else []), *problems]
     return "\n  ".join(words) or outcome.status
 
 
@@ -185,10 +190,10 @@ def locate(state_dir: Path | None, nats: str | None, credentials: Path | None) -
     if nats is not None and state_dir is not None:
         # What is said at the command line overrules the environment.
         context = click.get_current_context()
-        said = [name for name in ("nats", "state_dir") if context.get_parameter_source(name) is COMMANDLINE]
-        if len(said) != 1:
+        given = [name for name in ("nats", "state_dir") if context.get_parameter_source(name) is COMMANDLINE]
+        if len(given) != 1:
             raise click.UsageError("--nats and --state-dir name two clusters: give one of them")
-        state_dir, nats = (None, nats) if said == ["nats"] else (state_dir, None)
+        state_dir, nats = (None, nats) if given == ["nats"] else (state_dir, None)
     if nats is not None:
         return None, nats, credentials
     home = Home(state_dir or default())

@@ -24,8 +24,8 @@ def completion(context: click.Context, shell: str) -> None:
     eval "$(llmgw completion zsh)"       # in ~/.zshrc, after compinit
     llmgw completion fish | source       # in ~/.config/fish/config.fish
     """
-    found = get_completion_class(shell)
-    if found is None:
+    shell_class = get_completion_class(shell)
+    if shell_class is None:
         raise Failed(f"click knows no completion for {shell}: there is {', '.join(SHELLS)}")
-    script = found(context.find_root().command, {}, "llmgw", VARIABLE)
-    Text().one(None, [script.source_template % script.source_vars()])
+    script = shell_class(context.find_root().command, {}, "llmgw", VARIABLE)
+    Text().result(None, [script.source_template % script.source_vars()])

@@ -101,14 +101,14 @@ def _new_lines(tail: Tail) -> list[str]:
             return []
         with tail.file.open("rb") as file:
             file.seek(tail.offset)
-            found = tail.rest + file.read(1024 * 1024)
+            text = tail.rest + file.read(1024 * 1024)
             tail.offset = file.tell()
         if tail.offset > LARGEST_LOG_BYTES:
             _cut(tail.file)
             tail.offset = 0
     except OSError:
         return []
-    *lines, tail.rest = found.split(b"\n")
+    *lines, tail.rest = text.split(b"\n")
     return [line.decode(errors="replace") for line in lines if line.strip()]
 
 

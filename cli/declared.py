@@ -189,18 +189,18 @@ def _items(
         )
         return []
     lines: dict[str, int] = {}
-    told: dict[str, str] = {}
-    _check(node, inspect.type_info(kind), "", lines, told)
+    faults_at: dict[str, str] = {}
+    _check(node, inspect.type_info(kind), "", lines, faults_at)
     # Only now: constructing resolves merge keys in the nodes themselves.
-    value = {section: found for section, found in construct(node).items() if found is not None}
-    unknown = {path.rpartition(".")[0] for path, words in told.items() if words.startswith("unknown key")}
+    value = {section: content for section, content in construct(node).items() if content is not None}
+    unknown = {path.rpartition(".")[0] for path, words in faults_at.items() if words.startswith("unknown key")}
     for path, words in faults_of(value, kind, ""):
         # What is missing beside an unknown key was probably meant by it.
         if not (words == MISSING and path.rpartition(".")[0] in unknown):
-            told.setdefault(path, f"{path}: {words}")
-    at = sorted((Place(file, path, lines).line(), words) for path, words in told.items())
+            faults_at.setdefault(path, f"{path}: {words}")
+    at = sorted((Place(file, path, lines).line(), words) for path, words in faults_at.items())
     faults += [f"{file}:{line}: {words}" for line, words in at]
-    if told:
+    if faults_at:
         return []
     declared = msgspec.convert(value, kind)
     return [
@@ -238,7 +238,7 @@ def _things(part: Any, place: Place) -> Iterator[Item]:
                     )
 
 
-def _check(node: yaml.Node, kind: inspect.Type, path: str, lines: dict[str, int], told: dict[str, str]) -> None:
+def _check(node: yaml.Node, kind: inspect.Type, path: str, lines: dict[str, int], faults_at: dict[str, str]) -> None:
     """Note every line, and what only the text shows: keys that the type of their mapping does not have or that stand
     twice, values that two versions of YAML read differently, halves of characters (two halves are put together).
     """
@@ -246,16 +246,18 @@ def _check(node: yaml.Node, kind: inspect.Type, path: str, lines: dict[str, int]
     if len(lines) > MAX_VALUES:
         raise _TooMuch
     if isinstance(kind, inspect.UnionType):
-        kind = next((one for one in kind.types if not isinstance(one, inspect.NoneType)), kind)
+        kind = next((variant for variant in kind.types if not isinstance(variant, inspect.NoneType)), kind)
     if isinstance(node, yaml.ScalarNode):
         if not _whole(node):
-            told[path] = f"{path}: half of a character stands there: {node.value!r}"
+            faults_at[path] = f"{path}: half of a character stands there: {node.value!r}"
         differs = two_readings(node)
         meant = isinstance(kind, inspect.BoolType) and node.tag == "tag:yaml.org,2002:bool"
         if differs and not meant:
-            told[path] = f"{path}: {differs}"
+            faults_at[path] = f"{path}: {differs}"
     elif isinstance(node, yaml.MappingNode):
-        fields = {one.encode_name: one.type for one in kind.fields} if isinstance(kind, inspect.StructType) else None
+        fields = None
+        if isinstance(kind, inspect.StructType):
+            fields = {field.encode_name: field.type for field in kind.fields}
         seen: set[str] = set()
         for key_node, value_node in node.value:
             if isinstance(key_node, yaml.ScalarNode):
@@ -263,22 +265,22 @@ def _check(node: yaml.Node, kind: inspect.Type, path: str, lines: dict[str, int]
             key = str(key_node.value)
             here = below(path, key)
             if key in seen:
-                told[here] = f"the key {here!r} stands twice: keep one"
+                faults_at[here] = f"the key {here!r} stands twice: keep one"
             seen.add(key)
             lines[here] = key_node.start_mark.line + 1
             inner = kind.value_type if isinstance(kind, inspect.DictType) else inspect.AnyType()
             if fields is not None:
                 if key not in fields and key_node.tag != "tag:yaml.org,2002:merge":
-                    told[here] = f"unknown key {here!r}: {_nearest(key, fields)}"
+                    faults_at[here] = f"unknown key {here!r}: {_nearest(key, fields)}"
                 inner = fields.get(key, inner)
             elif isinstance(key_node, yaml.ScalarNode) and (differs := two_readings(key_node)):
-                told[here] = f"{here}: {differs}"
-            _check(value_node, inner, here, lines, told)
+                faults_at[here] = f"{here}: {differs}"
+            _check(value_node, inner, here, lines, faults_at)
             lines[here] = key_node.start_mark.line + 1
     elif isinstance(node, yaml.SequenceNode):
         element = kind.item_type if isinstance(kind, inspect.VarTupleType) else inspect.AnyType()
         for number, child in enumerate(node.value):
-            _check(child, element, f"{path}[{number}]", lines, told)
+            _check(child, element, f"{path}[{number}]", lines, faults_at)
 
 
 def _whole(node: yaml.ScalarNode) -> bool:

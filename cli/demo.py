@@ -78,15 +78,15 @@ async def declare(cluster: Cluster, keys: Keys, extra: Sequence[Item], with_mode
 async def answered(cluster: Cluster, base_url: str, key: str, say: Callable[[str], None]) -> str | None:
     """Wait until a model answers a chat; its name, or None when none is to run or none chats. Raises Failed."""
     end = time.monotonic() + ANSWER_S
-    told = ""
+    shown = ""
     problem = "nothing was tried"
     while time.monotonic() < end:
         views = (await cluster.ask(ListModels(), ModelsAnswer)).models
-        if not any(one.wanted for one in views):
+        if not any(view.wanted for view in views):
             return None
-        state = "; ".join(f"{one.model}: {one.state}{f' ({one.reason})' if one.reason else ''}" for one in views)
-        if state != told:
-            told = state
+        state = "; ".join(f"{view.model}: {view.state}{f' ({view.reason})' if view.reason else ''}" for view in views)
+        if state != shown:
+            shown = state
             say(state)
         if any(view.ready for view in views):
             try:
@@ -94,17 +94,17 @@ async def answered(cluster: Cluster, base_url: str, key: str, say: Callable[[str
             except OSError as error:
                 problem = _words(error)
         await asyncio.sleep(0.2)
-    raise Failed(f"no chat was answered within {ANSWER_S:g} s ({told}; last: {problem}): see `llmgw explain MODEL`")
+    raise Failed(f"no chat was answered within {ANSWER_S:g} s ({shown}; last: {problem}): see `llmgw explain MODEL`")
 
 
 def _chat(base_url: str, key: str) -> str | None:
     """Ask the first model that is ready for a token; its name, or None when no model chats. Raises OSError."""
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     models = _call(urllib.request.Request(f"{base_url}/models", headers=headers))
-    chats = [one for one in models["data"] if "chat" in one["capabilities"]]
+    chats = [model for model in models["data"] if "chat" in model["capabilities"]]
     if models["data"] and not chats:
         return None
-    name = next((str(one["id"]) for one in chats if one["ready"]), None)
+    name = next((str(model["id"]) for model in chats if model["ready"]), None)
     if name is None:
         raise OSError("the gateway reaches no model that chats yet")
     body = {"model": name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}

@@ -24,12 +24,12 @@ from libs.events.subjects import plane
 from libs.events.times import rfc3339
 from services.entry import fold_events
 
-TOLD = {"EVENTS": plane("evt"), "USAGE": plane("use")}
-"""Streams the story is told from, and their subjects."""
+STREAMS = {"EVENTS": plane("evt"), "USAGE": plane("use")}
+"""Streams that are told from, and their subjects."""
 
 
-class Told(msgspec.Struct, frozen=True):
-    """One fact of the story."""
+class Fact(msgspec.Struct, frozen=True):
+    """Something that happened, with its sentence."""
 
     time: datetime
     stream: str
@@ -75,13 +75,13 @@ async def tail(cluster: Cluster, lines: int, everything: bool, no_follow: bool, 
 
 async def tell(cluster: Cluster, lines: int, everything: bool) -> None:
     """Print what is on the log; what comes later is printed as it comes, for as long as the command runs."""
-    waiting: list[Told] = []
+    waiting: list[Fact] = []
     caught_up = asyncio.Event()
 
     async def handle(stream: str, delivery: Delivery) -> None:
         if isinstance(delivery.message, VerdictBatch) and not says_something(delivery.message):
             return
-        told = Told(
+        fact = Fact(
             delivery.time,
             stream,
             delivery.sequence,
@@ -91,23 +91,23 @@ async def tell(cluster: Cluster, lines: int, everything: bool) -> None:
             delivery.message,
         )
         if caught_up.is_set():
-            show(told)
+            show(fact)
         else:
-            waiting.append(told)
+            waiting.append(fact)
 
-    def show(told: Told) -> None:
-        where = f"#{told.sequence}" if told.stream == "EVENTS" else f"{told.stream.lower()}#{told.sequence}"
-        cluster.out.event(told, f"{rfc3339(told.time)} {where:>6}  {told.sentence}")
+    def show(fact: Fact) -> None:
+        where = f"#{fact.sequence}" if fact.stream == "EVENTS" else f"{fact.stream.lower()}#{fact.sequence}"
+        cluster.out.event(fact, f"{rfc3339(fact.time)} {where:>6}  {fact.sentence}")
 
     followers = []
-    for stream, subject in TOLD.items():
+    for stream, subject in STREAMS.items():
         start = 0 if everything else max(0, await last_sequence(cluster, stream) - lines)
         followers.append(await cluster.bus.follow(stream, [subject], partial(handle, stream), start=start))
     for follower in followers:
         await follower.caught_up.wait()
-    waiting.sort(key=lambda told: told.time)
-    for told in waiting if everything or not lines else waiting[-lines:]:
-        show(told)
+    waiting.sort(key=lambda fact: fact.time)
+    for fact in waiting if everything or not lines else waiting[-lines:]:
+        show(fact)
     caught_up.set()
 
 
@@ -139,7 +139,7 @@ async def show_event(cluster: Cluster, sequence: int, stream: str) -> None:
     lines = [f"{stream} #{raw.sequence}  {raw.subject}{stored}"]
     lines += [f"{name}: {text}" for name, text in raw.headers.items()]
     lines += ["", msgspec.json.format(msgspec.json.encode(message), indent=2).decode()]
-    cluster.out.one(value, lines)
+    cluster.out.result(value, lines)
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -162,18 +162,18 @@ async def replay(cluster: Cluster, at: datetime | None) -> None:
     if at is not None:
         past = fold_events(await events_until(cluster, await last_sequence(cluster, "EVENTS"), at))
         value = {"position": past.position, "hash": past.hash, "nodes": past.nodes(), "models": past.models()}
-        said = f"as of {rfc3339(at)}, event #{past.position}: state {past.hash}"
-        cluster.out.one(value, [*past.summary, said])
+        state = f"as of {rfc3339(at)}, event #{past.position}: state {past.hash}"
+        cluster.out.result(value, [*past.summary, state])
         return
     leader = await cluster.ask(SchedulerState(), StateAnswer)
     happened = await events_until(cluster, leader.position)
-    found = fold_events(happened)
-    result = Replayed(leader.position, found.hash, leader.hash, found.hash == leader.hash)
+    fold = fold_events(happened)
+    result = Replayed(leader.position, fold.hash, leader.hash, fold.hash == leader.hash)
     lines = [
-        *found.summary,
-        f"{len(happened)} events up to #{leader.position} folded: state {found.hash}",
+        *fold.summary,
+        f"{len(happened)} events up to #{leader.position} folded: state {fold.hash}",
         f"{leader.instance} at the same position: state {leader.hash}",
     ]
-    cluster.out.one(result, lines)
+    cluster.out.result(result, lines)
     if not result.same:
         raise Failed("the states differ: the leader holds something that is not in the log, or runs another version")

@@ -116,13 +116,13 @@ def load(file: Path) -> Fleet:
             machines += msgspec.convert((document or {}).get("machines") or [], list[Machine])
         except msgspec.ValidationError as error:
             raise Failed(f"{file}: machines: {error}") from None
-    machines = [one for machine in machines for one in _copies(machine)]
+    machines = [copy for machine in machines for copy in _copies(machine)]
     ids = [machine.id for machine in machines]
-    for one in ids:
-        if not MACHINE_ID.fullmatch(one):
+    for machine_id in ids:
+        if not MACHINE_ID.fullmatch(machine_id):
             allowed = "letters, digits, '.', '_' and '-', the first a letter or a digit"
-            raise Failed(f"{file}: the machine {one!r} needs another id: {allowed}")
-    twice = sorted({one for one in ids if ids.count(one) > 1})
+            raise Failed(f"{file}: the machine {machine_id!r} needs another id: {allowed}")
+    twice = sorted({machine_id for machine_id in ids if ids.count(machine_id) > 1})
     if twice:
         raise Failed(f"{file}: the machine {twice[0]!r} stands twice: ids must differ")
     return Fleet(tuple(machines), tuple(items))

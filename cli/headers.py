@@ -27,14 +27,14 @@ async def headers_of_models(cluster: Cluster, specs: Iterable[ModelSpec]) -> dic
     if not unseen:
         return {}
     nodes = (await cluster.ask(ListNodes(), NodesAnswer)).nodes
-    found: dict[str, ModelHeaders] = {}
+    headers_of: dict[str, ModelHeaders] = {}
     answers = await asyncio.gather(*(_headers(cluster, spec, nodes) for spec in unseen))
     for spec, (headers, why) in zip(unseen, answers, strict=True):
         if headers is not None:
-            found[spec.name] = headers
+            headers_of[spec.name] = headers
         else:
             say(f"not checked: whether {spec.name} fits, because its headers could not be read ({why})", err=True)
-    return found
+    return headers_of
 
 
 async def _headers(cluster: Cluster, spec: ModelSpec, nodes: Sequence[NodeView]) -> tuple[ModelHeaders | None, str]:

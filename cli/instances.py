@@ -16,7 +16,7 @@ SILENT_S = 5.0
 """Schedulers speak each second, gateways twice."""
 
 
-class Voice(msgspec.Struct, frozen=True):
+class Instance(msgspec.Struct, frozen=True):
     """An instance, and how it is."""
 
     service: str
@@ -25,22 +25,25 @@ class Voice(msgspec.Struct, frozen=True):
     leads: bool = False
 
 
-async def voices(cluster: Cluster) -> list[Voice]:
+async def running_instances(cluster: Cluster) -> list[Instance]:
     """All that were heard in the last quarter of an hour; the leader first. Raises BusError."""
-    found: dict[tuple[str, str], Voice] = {}
+    instances: dict[tuple[str, str], Instance] = {}
 
     async def keep(delivery: Delivery) -> None:
         message, silent_s = delivery.message, (datetime.now(UTC) - delivery.time).total_seconds()
         silent = f"silent for {silent_s:.0f} s" if silent_s >= SILENT_S else ""
         if isinstance(message, SchedulerPulse):
             state = silent or ("leads" if message.leads else "stands by")
-            found["scheduler", message.instance] = Voice("scheduler", message.instance, state, state == "leads")
+            instances["scheduler", message.instance] = Instance("scheduler", message.instance, state, state == "leads")
         elif isinstance(message, GatewayRates):
             state = silent or f"{sum(message.in_flight.values())} requests in flight"
-            found["gateway", message.gateway_id] = Voice("gateway", message.gateway_id, state)
+            instances["gateway", message.gateway_id] = Instance("gateway", message.gateway_id, state)
 
     patterns = [pattern_of(SchedulerPulse), pattern_of(GatewayRates)]
     reading = await cluster.bus.follow("TELEMETRY", patterns, keep, start="last")
     await reading.caught_up.wait()
     await reading.stop()
-    return sorted(found.values(), key=lambda one: (one.service != "scheduler", not one.leads, one.instance))
+    return sorted(
+        instances.values(),
+        key=lambda instance: (instance.service != "scheduler", not instance.leads, instance.instance),
+    )

@@ -95,7 +95,7 @@ async def create(
     path_of(project, "ORG", "TEAM", "PROJECT")
     new = NewKey.make()
     await cluster.send(new.command(project, name, roles, await allowance(cluster, **allowed), expires))
-    cluster.out.one(new, [new.key])
+    cluster.out.result(new, [new.key])
     # On stderr: what is captured is the key alone.
     say(f"This is key {new.key_id}. It is shown this once: keep it now.", err=True)
 
@@ -119,7 +119,7 @@ async def change(
         never_expires=never_expires,
     )
     outcome = await cluster.send(wish)
-    cluster.out.one(outcome, [outcome.message or f"key {key_id}: {outcome.status}"])
+    cluster.out.result(outcome, [outcome.message or f"key {key_id}: {outcome.status}"])
 
 
 @key.command("revoke")
@@ -130,4 +130,4 @@ async def change(
 async def revoke(cluster: Cluster, key_id: str, reason: str) -> None:
     """Stop a key from working, for good."""
     outcome = await cluster.send(RevokeKey(key_id=key_id, reason=reason))
-    cluster.out.one(outcome, [outcome.message or f"key {key_id} is revoked"])
+    cluster.out.result(outcome, [outcome.message or f"key {key_id} is revoked"])

@@ -43,17 +43,17 @@ async def list_library(cluster: Cluster) -> None:
         for entry in answer.entries
         for version, files in entry.versions.items()
     ]
-    for one in answer.imports:
-        say(import_line(one), err=True)
+    for under_way in answer.imports:
+        say(import_line(under_way), err=True)
     columns = [("NAME", "name"), ("VERSION", "version"), ("LATEST", "latest"), ("FILES", "files")]
     columns += [("BYTES", "size_bytes"), ("SERVED BY", "mirrors")]
     cluster.out.rows(rows, columns, "the library is empty: `llmgw library import`")
 
 
-def import_line(one: ImportUnderWay) -> str:
+def import_line(under_way: ImportUnderWay) -> str:
     """An import that goes on, for a person."""
-    far = f", {words(one.done_bytes, one.total_bytes)}" if one.total_bytes else ""
-    return f"import of {one.name} from {one.source}: since {rfc3339(one.since)}{far}"
+    far = f", {words(under_way.done_bytes, under_way.total_bytes)}" if under_way.total_bytes else ""
+    return f"import of {under_way.name} from {under_way.source}: since {rfc3339(under_way.since)}{far}"
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ async def bring(cluster: Cluster, command: ImportVersion) -> Imported:
 async def under_way(cluster: Cluster, name: str) -> int | None:
     """The sequence that started the import of a name that goes on now."""
     answer = await cluster.ask(ListLibrary(), LibraryAnswer)
-    return next((one.started for one in answer.imports if one.name == name), None)
+    return next((entry.started for entry in answer.imports if entry.name == name), None)
 
 
 @library.command("import")
@@ -116,12 +116,12 @@ async def import_version(cluster: Cluster, name: str, source: str, licence: str,
     command = ImportVersion(name=name, source=source, licence=licence)
     if detach:
         await cluster.send(command)
-        cluster.out.one(Imported(name=name, status="started"), [f"{name} is being imported"])
+        cluster.out.result(Imported(name=name, status="started"), [f"{name} is being imported"])
         return
     imported = await bring(cluster, command)
     if imported.status == "failed":
         raise Failed(f"source: {imported.message}")
-    cluster.out.one(imported, [f"{name}: {'imported' if imported.status == 'done' else 'already there'}"])
+    cluster.out.result(imported, [f"{name}: {'imported' if imported.status == 'done' else 'already there'}"])
 
 
 @library.command("cancel")
@@ -131,7 +131,7 @@ async def import_version(cluster: Cluster, name: str, source: str, licence: str,
 async def cancel(cluster: Cluster, name: str, reason: str) -> None:
     """Give up the import of a name."""
     outcome = await cluster.send(CancelImport(name=name, reason=reason))
-    cluster.out.one(outcome, [outcome.message or f"the import of {name} is given up"])
+    cluster.out.result(outcome, [outcome.message or f"the import of {name} is given up"])
 
 
 @library.command("remove")
@@ -144,4 +144,4 @@ async def remove(cluster: Cluster, weights: str) -> None:
     if not (name and at and version):
         raise click.UsageError(f"{weights!r} names no version: write NAME@VERSION, as `llmgw library list` has them")
     outcome = await cluster.send(RemoveVersion(name=name, version=version))
-    cluster.out.one(outcome, [outcome.message or f"{name} version {version} is removed"])
+    cluster.out.result(outcome, [outcome.message or f"{name} version {version} is removed"])

@@ -69,8 +69,9 @@ def summary(name: str) -> str:
     """The first sentence of a command's docstring, read from its source: no command is imported for it."""
     module, _, function = COMMANDS[name].partition(":")
     source = Path(__file__).with_name(f"{module.rpartition('.')[2]}.py").read_text()
-    found = re.search(rf'^(?:async )?def {function}\(.*?\) -> [^\n]*:\n    """(.*?)(?:"""|\n\n)', source, re.M | re.S)
-    return re.split(r"(?<=\.)\s", " ".join(found[1].split()))[0] if found is not None else ""
+    begin = rf'^(?:async )?def {function}\(.*?\) -> [^\n]*:\n    """'
+    docstring = re.search(begin + r'(.*?)(?:"""|\n\n)', source, re.M | re.S)
+    return re.split(r"(?<=\.)\s", " ".join(docstring[1].split()))[0] if docstring is not None else ""
 
 
 class Commands(click.Group):

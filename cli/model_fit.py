@@ -75,7 +75,7 @@ def fit(
     """
     if nodes_from_cluster and fleet is not None:
         raise click.UsageError("--nodes-from-cluster and --fleet are two answers to one question: give one of them")
-    wanted = [one.strip() for one in precisions.split(",") if one.strip()]
+    wanted = [precision.strip() for precision in precisions.split(",") if precision.strip()]
 
     async def on_cluster() -> tuple[list[Model], tuple[Host, ...]]:
         home, url, seed = locate(state_dir, nats, credentials)
@@ -94,11 +94,11 @@ def fit(
         facts = [model.facts for model in models]
         for model in models:
             facts += [smaller(model, precision) for precision in wanted]
-        load = Load(context=context or min(CONTEXT, *(one.context for one in facts)), parallel=parallel)
+        load = Load(context=context or min(CONTEXT, *(model.context for model in facts)), parallel=parallel)
         made = plan(facts, hosts, load)
     except Unreadable as problem:
         raise Failed(str(problem)) from None
-    out.one(as_json(made), table(made))
+    out.result(as_json(made), table(made))
 
 
 def smaller(model: Model, precision: str) -> Facts:
@@ -113,7 +113,7 @@ def of_fleet(file: Path) -> tuple[Host, ...]:
     described = fleets.load(file).machines
     if not described:
         raise Failed(f"{file} describes no machines: list them under `machines`")
-    return hosts_of(map(fleets.registered, described), {one.id: fleets.sample(one) for one in described})
+    return hosts_of(map(fleets.registered, described), {machine.id: fleets.sample(machine) for machine in described})
 
 
 async def machines(cluster: Cluster) -> tuple[Host, ...]:
@@ -139,16 +139,16 @@ async def machines(cluster: Cluster) -> tuple[Host, ...]:
     answer = await cluster.ask(ListNodes(), NodesAnswer)
     states = {node.machine_id: node.state for node in answer.nodes}
     away = {machine_id: f"it is {state}" for machine_id, state in states.items() if state != "ready"}
-    return hosts_of((one for one in registered.values() if one.machine_id in states), samples, away)
+    return hosts_of((machine for machine in registered.values() if machine.machine_id in states), samples, away)
 
 
 async def library(cluster: Cluster, source: str) -> tuple[str, Files]:
     """The files of ``library:NAME[@VERSION]``, from a mirror. Raises Failed."""
     name, _, version = source.removeprefix(LIBRARY).partition("@")
     answer = await cluster.ask(ListLibrary(), LibraryAnswer)
-    entry = next((one for one in answer.entries if one.name == name), None)
+    entry = next((entry for entry in answer.entries if entry.name == name), None)
     if entry is None:
-        known = ", ".join(sorted(one.name for one in answer.entries)) or "nothing"
+        known = ", ".join(sorted(entry.name for entry in answer.entries)) or "nothing"
         raise Failed(f"the library has no {name!r}: it has {known}")
     files = entry.versions.get(version or entry.latest)
     if files is None:
@@ -259,7 +259,7 @@ def sentence(facts: Facts) -> str:
     windows = sorted({group.window for group in facts.attention if group.window})
     if windows:
         sliding = sum(group.count for group in facts.attention if group.window)
-        parts.append(f"{sliding} layers see {' or '.join(f'{one:,}' for one in windows)} tokens back")
+        parts.append(f"{sliding} layers see {' or '.join(f'{window:,}' for window in windows)} tokens back")
     if facts.experts:
         parts.append(f"{facts.experts.active} of {facts.experts.total} experts a token")
     parts.append(f"trained for {facts.context:,} tokens")
@@ -294,8 +294,8 @@ def conclusion(made: Plan) -> Iterator[str]:
     beyond = f", {far:.3f} past its windows" if far != near else ""
     if not facts.encoder:
         yield f"1,000 tokens of a request cost {near:.3f} GiB of context{beyond} ({facts.token_bytes:,} bytes a token)."
-    for one in made.left_out:
-        yield f"Left out: {one}."
+    for reason in made.left_out:
+        yield f"Left out: {reason}."
 
 
 def remedy(made: Plan) -> str:
@@ -303,7 +303,7 @@ def remedy(made: Plan) -> str:
     facts = made.models[0]
     if facts.format == "gguf":
         return " A smaller quantisation, a shorter --context-length or fewer --parallel requests need less."
-    untried = [name for name, one in SMALLER.items() if one.bits < min(model.bits for model in made.models)]
+    untried = [name for name, precision in SMALLER.items() if precision.bits < min(model.bits for model in made.models)]
     smaller_ones = f" A smaller precision needs less (--precision {','.join(untried)})." if untried else ""
     return f"{smaller_ones} A shorter --context-length or fewer --parallel requests need less of the context's share."
 

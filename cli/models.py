@@ -8,7 +8,7 @@ from datetime import datetime
 import click
 import msgspec
 
-from cli.cluster import Cluster, on_cluster
+from cli.cluster import Cluster, on_cluster, problem_words
 from cli.confirm import destroys
 from cli.failure import Failed
 from cli.headers import headers_of_models
@@ -69,10 +69,10 @@ async def list_models(cluster: Cluster) -> None:
 async def show(cluster: Cluster, name: str) -> None:
     """A model's definition and its replicas."""
     answer = await cluster.ask(ListModels(), ModelsAnswer)
-    spec = next((one for one in answer.specs if one.name == name), None)
-    view = next((one for one in answer.models if one.model == name), None)
+    spec = next((spec for spec in answer.specs if spec.name == name), None)
+    view = next((view for view in answer.models if view.model == name), None)
     if spec is None or view is None:
-        raise Failed(unknown(name, [one.name for one in answer.specs]))
+        raise Failed(unknown(name, [spec.name for spec in answer.specs]))
     lines = [f"{name}: {view.state}, {view.ready} of {view.wanted} replicas ready"]
     if view.reason:
         lines.append(f"  {view.reason}")
@@ -84,7 +84,7 @@ async def show(cluster: Cluster, name: str) -> None:
             lines.append(f"    {replica.progress}")
         if replica.reason:
             lines.append(f"    {replica.reason}")
-    cluster.out.one({"spec": spec, "state": view}, lines)
+    cluster.out.result({"spec": spec, "state": view}, lines)
 
 
 @model.command("define")
@@ -143,9 +143,11 @@ async def define(
         question = ExamineScheduler(command=encode(command).decode(), headers=headers[name])
         problems = (await cluster.ask(question, Examined)).problems
         if problems:
-            raise Failed("\n  ".join(f"{one.path}: {one.message}" for one in problems))
+            raise Failed("\n  ".join(map(problem_words, problems)))
     outcome = await cluster.send(command)
-    cluster.out.one(outcome, [outcome.message or f"{name} is {'defined' if outcome.status == 'done' else 'as it was'}"])
+    cluster.out.result(
+        outcome, [outcome.message or f"{name} is {'defined' if outcome.status == 'done' else 'as it was'}"]
+    )
 
 
 @model.command("scale")
@@ -159,11 +161,11 @@ async def scale(cluster: Cluster, name: str, replicas: int, most: int | None, no
     if no_max and most is not None:
         raise click.UsageError("--max and --no-max contradict each other: give one of them")
     answer = await cluster.ask(ListModels(), ModelsAnswer)
-    before = next((one.scaling for one in answer.specs if one.name == name), Scaling())
+    before = next((spec.scaling for spec in answer.specs if spec.name == name), Scaling())
     ceiling = None if no_max else before.max if most is None else most
     scaling = msgspec.structs.replace(before, min=replicas, max=ceiling)
     outcome = await cluster.send(ScaleModel(model=name, scaling=scaling))
-    cluster.out.one(outcome, [outcome.message or f"{name}: {replicas} replicas wanted"])
+    cluster.out.result(outcome, [outcome.message or f"{name}: {replicas} replicas wanted"])
 
 
 @model.command("restart")
@@ -176,7 +178,7 @@ async def restart(cluster: Cluster, name: str, in_place: bool, reason: str) -> N
     outcome = await cluster.send(RestartModel(model=name, in_place=in_place, reason=reason))
     again = "is tried again" if outcome.event == "model.unparked.v1" else "is restarted, one replica after another"
     nothing = "has no replica to restart: nothing was done"
-    cluster.out.one(outcome, [outcome.message or f"{name} {again if outcome.status == 'done' else nothing}"])
+    cluster.out.result(outcome, [outcome.message or f"{name} {again if outcome.status == 'done' else nothing}"])
 
 
 @model.command("stop")
@@ -186,7 +188,7 @@ async def restart(cluster: Cluster, name: str, in_place: bool, reason: str) -> N
 async def stop(cluster: Cluster, name: str, reason: str) -> None:
     """Stop a model's replicas; its definition and its scaling are kept."""
     outcome = await cluster.send(StopModel(model=name, reason=reason))
-    cluster.out.one(outcome, [outcome.message or f"{name} is stopped: start it with `llmgw model start {name}`"])
+    cluster.out.result(outcome, [outcome.message or f"{name} is stopped: start it with `llmgw model start {name}`"])
 
 
 @model.command("start")
@@ -195,7 +197,7 @@ async def stop(cluster: Cluster, name: str, reason: str) -> None:
 async def start(cluster: Cluster, name: str) -> None:
     """Start a model that was stopped."""
     outcome = await cluster.send(StartModel(model=name))
-    cluster.out.one(
+    cluster.out.result(
         outcome, [outcome.message or f"{name} is {'started' if outcome.status == 'done' else 'not stopped'}"]
     )
 
@@ -206,7 +208,7 @@ async def start(cluster: Cluster, name: str) -> None:
 async def wake(cluster: Cluster, name: str) -> None:
     """Load an on-demand model now, as a request for it would."""
     outcome = await cluster.send(WakeModel(model=name))
-    cluster.out.one(outcome, [outcome.message or f"{name} is wanted now"])
+    cluster.out.result(outcome, [outcome.message or f"{name} is wanted now"])
 
 
 @model.command("promote")
@@ -216,7 +218,7 @@ async def wake(cluster: Cluster, name: str) -> None:
 async def promote(cluster: Cluster, name: str, reason: str) -> None:
     """Take the definition on trial for all of the model, without waiting for its judgement."""
     outcome = await cluster.send(PromoteModel(model=name, reason=reason))
-    cluster.out.one(outcome, [outcome.message or f"{name}: the definition on trial is in force now"])
+    cluster.out.result(outcome, [outcome.message or f"{name}: the definition on trial is in force now"])
 
 
 @model.command("rollback")
@@ -226,7 +228,7 @@ async def promote(cluster: Cluster, name: str, reason: str) -> None:
 async def rollback(cluster: Cluster, name: str, reason: str) -> None:
     """Drop the definition on trial; what ran before goes on."""
     outcome = await cluster.send(RollBackModel(model=name, reason=reason))
-    cluster.out.one(outcome, [outcome.message or f"{name}: the definition on trial is dropped"])
+    cluster.out.result(outcome, [outcome.message or f"{name}: the definition on trial is dropped"])
 
 
 @model.command("remove")
@@ -236,7 +238,7 @@ async def rollback(cluster: Cluster, name: str, reason: str) -> None:
 async def remove(cluster: Cluster, name: str) -> None:
     """Stop serving a model and forget its definition."""
     outcome = await cluster.send(RemoveModel(model=name))
-    cluster.out.one(outcome, [outcome.message or f"{name} is removed; its replicas are stopped"])
+    cluster.out.result(outcome, [outcome.message or f"{name} is removed; its replicas are stopped"])
 
 
 @click.command()
@@ -247,11 +249,11 @@ async def explain(cluster: Cluster, name: str, at: datetime | None) -> None:
     """Why a model runs where it runs, or nowhere, and what happened to it lately."""
     if at is not None:
         answer = await _explained_at(cluster, name, at)
-        said = f"as of {rfc3339(at)}"
-        cluster.out.one(answer, [said, *explained(answer)])
+        when = f"as of {rfc3339(at)}"
+        cluster.out.result(answer, [when, *explained(answer)])
         return
     answer = await cluster.ask(ExplainModel(model=name), ModelExplained)
-    cluster.out.one(answer, explained(answer))
+    cluster.out.result(answer, explained(answer))
 
 
 async def _explained_at(cluster: Cluster, name: str, at: datetime) -> ModelExplained:
@@ -281,8 +283,8 @@ def explained(answer: ModelExplained) -> Iterator[str]:
     if answer.unplaced is not None:
         yield ""
         yield "not placed:"
-        said = answer.unplaced.summary == view.reason  # once is enough
-        yield from placement(msgspec.structs.replace(answer.unplaced, summary="") if said else answer.unplaced)
+        repeated = answer.unplaced.summary == view.reason  # once is enough
+        yield from placement(msgspec.structs.replace(answer.unplaced, summary="") if repeated else answer.unplaced)
     if answer.recent:
         yield ""
         yield "lately:"

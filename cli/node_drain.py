@@ -34,25 +34,25 @@ async def drain(cluster: Cluster, name: str, reason: str, force: bool, wait: boo
         confirm(f"drain node {name} and stop what has nowhere to go")
     outcome = await cluster.send(DrainNode(machine_id=name, reason=reason, force=force))
     if not wait:
-        return cluster.out.one(outcome, [outcome.message or f"{name} is being drained"])
-    deadline, told = time.monotonic() + timeout_s, ""
-    while (one := await _node(cluster, name)).shards:
-        if one.reason != told:
-            told = one.reason
-            cluster.out.event(one, said_of(one))
+        return cluster.out.result(outcome, [outcome.message or f"{name} is being drained"])
+    deadline, shown = time.monotonic() + timeout_s, ""
+    while (node := await _node(cluster, name)).shards:
+        if node.reason != shown:
+            shown = node.reason
+            cluster.out.event(node, said_of(node))
         if time.monotonic() >= deadline:
-            raise Failed(f"{said_of(one)}; after {written(timeout_s)} it is not empty (`--force` stops what is left)")
+            raise Failed(f"{said_of(node)}; after {written(timeout_s)} it is not empty (`--force` stops what is left)")
         await asyncio.sleep(LOOK_S)
-    cluster.out.event(one, f"{name} is empty")
+    cluster.out.event(node, f"{name} is empty")
     return None
 
 
 async def _node(cluster: Cluster, name: str) -> NodeView:
     nodes = (await cluster.ask(ListNodes(), NodesAnswer)).nodes
-    found = next((one for one in nodes if one.machine_id == name), None)
-    if found is None:
+    node = next((node for node in nodes if node.machine_id == name), None)
+    if node is None:
         raise Failed(f"{name} is not there any more")
-    return found
+    return node
 
 
 def said_of(node: NodeView) -> str:

@@ -69,16 +69,16 @@ async def remove_weights(cluster: Cluster, name: str, weights: str, reason: str,
 
 def read(changes: tuple[str, ...]) -> dict[str, str]:
     """Setting to its value as JSON. Raises Failed."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for change in changes:
         setting, sign, text = change.partition("=")
         if not sign or not setting:
             raise Failed(f"{change!r} is no change: state SETTING=VALUE")
         try:
-            found[setting] = msgspec.json.encode(yaml.safe_load(text)).decode() if text else ""
+            values[setting] = msgspec.json.encode(yaml.safe_load(text)).decode() if text else ""
         except (yaml.YAMLError, TypeError) as error:
             raise Failed(f"{setting}: {text!r} is no YAML value: {error}") from None
-    return found
+    return values
 
 
 async def carried_out(cluster: Cluster, name: str, errand: Errand, reason: str, timeout_s: float) -> None:
@@ -87,19 +87,19 @@ async def carried_out(cluster: Cluster, name: str, errand: Errand, reason: str, 
     number = outcome.sequence
     if number is None:
         raise Failed(f"{name} was asked for this before and has not ended it: `llmgw node show {name}`")
-    told = asyncio.Event()
+    has_ended = asyncio.Event()
     ends: list[MachineErrandEnded] = []
 
     async def heard(delivery: Delivery) -> None:
         if isinstance(delivery.message, MachineErrandEnded) and delivery.message.errand == number:
             ends.append(delivery.message)
-            told.set()
+            has_ended.set()
 
     subject = pattern_of(MachineErrandEnded, machine_id=name)
     follower = await cluster.bus.follow("EVENTS", [subject], heard, start=number)
     try:
         with suppress(TimeoutError):
-            await asyncio.wait_for(told.wait(), timeout_s)
+            await asyncio.wait_for(has_ended.wait(), timeout_s)
     finally:
         await follower.stop()
     if not ends:
@@ -110,4 +110,4 @@ async def carried_out(cluster: Cluster, name: str, errand: Errand, reason: str, 
     end = ends[0]
     if end.outcome != "done":
         raise Failed(f"{name}: {end.outcome}: {end.reason}")
-    cluster.out.one(end, [f"{name}: done: {end.reason}"])
+    cluster.out.result(end, [f"{name}: done: {end.reason}"])

@@ -68,21 +68,22 @@ async def list_nodes(cluster: Cluster) -> None:
 async def show(cluster: Cluster, name: str) -> None:
     """One node: what it is, what runs there, which weights it holds, what is wrong with it."""
     nodes = (await cluster.ask(ListNodes(), NodesAnswer)).nodes
-    one = next((one for one in nodes if one.machine_id == name), None)
-    if one is None:
+    view = next((node for node in nodes if node.machine_id == name), None)
+    if view is None:
         raise Failed(f"there is no node {name!r}: there are {', '.join(n.machine_id for n in nodes) or 'none'}")
-    gpus = f", {len(one.gpus)} GPUs ({', '.join(sorted(set(one.gpus)))}; {free_gpus(one)})" if one.gpus else ""
+    gpus = f", {len(view.gpus)} GPUs ({', '.join(sorted(set(view.gpus)))}; {free_gpus(view)})" if view.gpus else ""
     lines = [
-        f"{name}: {one.state} at {one.address}" + (f": {one.reason}" if one.reason else ""),
-        f"  {one.cores_free} of {one.cpu_count} cores, {one.memory_free_mb:,} of {one.memory_total_mb:,} MB free{gpus}",
+        f"{name}: {view.state} at {view.address}" + (f": {view.reason}" if view.reason else ""),
+        f"  {view.cores_free} of {view.cpu_count} cores, {view.memory_free_mb:,} of {view.memory_total_mb:,} MB "
+        f"free{gpus}",
     ]
-    lines += [f"  label {label}: {value}" for label, value in one.labels.items()]
-    lines += [f"  changed setting {setting}: {value}" for setting, value in one.changed_settings.items()]
-    lines += [f"  runs {shard}" for shard in one.shards]
-    lines += [f"  holds {held.weights} ({held.size_bytes / 1e9:.2f} GB)" for held in one.weights]
-    lines += [f"  was asked (#{errand.number}) {errand.errand.kind.replace('_', ' ')}" for errand in one.errands]
-    lines += [f"  problem: {problem}" for problem in one.problems]
-    cluster.out.one(one, lines)
+    lines += [f"  label {label}: {value}" for label, value in view.labels.items()]
+    lines += [f"  changed setting {setting}: {value}" for setting, value in view.changed_settings.items()]
+    lines += [f"  runs {shard}" for shard in view.shards]
+    lines += [f"  holds {held.weights} ({held.size_bytes / 1e9:.2f} GB)" for held in view.weights]
+    lines += [f"  was asked (#{errand.number}) {errand.errand.kind.replace('_', ' ')}" for errand in view.errands]
+    lines += [f"  problem: {problem}" for problem in view.problems]
+    cluster.out.result(view, lines)
 
 
 @node.command("cordon")
@@ -92,7 +93,7 @@ async def show(cluster: Cluster, name: str) -> None:
 async def cordon(cluster: Cluster, name: str, reason: str) -> None:
     """Give a node nothing new; what runs there stays."""
     outcome = await cluster.send(CordonNode(machine_id=name, reason=reason))
-    cluster.out.one(outcome, [outcome.message or f"{name} is cordoned"])
+    cluster.out.result(outcome, [outcome.message or f"{name} is cordoned"])
 
 
 @node.command("uncordon")
@@ -101,7 +102,7 @@ async def cordon(cluster: Cluster, name: str, reason: str) -> None:
 async def uncordon(cluster: Cluster, name: str) -> None:
     """Let a node take work again, after a cordon or a drain."""
     outcome = await cluster.send(UncordonNode(machine_id=name))
-    cluster.out.one(outcome, [outcome.message or f"{name} takes work again"])
+    cluster.out.result(outcome, [outcome.message or f"{name} takes work again"])
 
 
 @node.command("lend")
@@ -111,7 +112,7 @@ async def uncordon(cluster: Cluster, name: str) -> None:
 async def lend(cluster: Cluster, name: str, to: str) -> None:
     """Move away what runs on a node and leave it to somebody else."""
     outcome = await cluster.send(LendNode(machine_id=name, to=to))
-    cluster.out.one(outcome, [outcome.message or f"{name} is lent{f' to {to}' if to else ''}"])
+    cluster.out.result(outcome, [outcome.message or f"{name} is lent{f' to {to}' if to else ''}"])
 
 
 @node.command("reclaim")
@@ -120,7 +121,7 @@ async def lend(cluster: Cluster, name: str, to: str) -> None:
 async def reclaim(cluster: Cluster, name: str) -> None:
     """Take a lent node back."""
     outcome = await cluster.send(ReclaimNode(machine_id=name))
-    cluster.out.one(outcome, [outcome.message or f"{name} takes work again"])
+    cluster.out.result(outcome, [outcome.message or f"{name} takes work again"])
 
 
 @node.command("retire")
@@ -131,7 +132,7 @@ async def reclaim(cluster: Cluster, name: str) -> None:
 async def retire(cluster: Cluster, name: str, reason: str) -> None:
     """Know a lost node no more. It joins anew when its agent is back."""
     outcome = await cluster.send(RetireNode(machine_id=name, reason=reason))
-    cluster.out.one(outcome, [outcome.message or f"{name} is known no more"])
+    cluster.out.result(outcome, [outcome.message or f"{name} is known no more"])
 
 
 @node.command("doctor")
@@ -144,11 +145,11 @@ async def doctor(cluster: Cluster, name: str) -> None:
     """
     answer = await cluster.ask(AskDoctor(machine_id=name), DoctorAnswer, timeout_s=LOOK_S)
     lines = []
-    for one in answer.findings:
-        lines.append(f"{one.severity:<6}  {one.subject}: {one.found}")
-        lines += [f"        {what}: {text}" for what, text in (("costs", one.costs), ("fix", one.fix)) if text]
-    cluster.out.one(answer, lines)
-    if any(one.severity == "broken" for one in answer.findings):
+    for finding in answer.findings:
+        lines.append(f"{finding.severity:<6}  {finding.subject}: {finding.found}")
+        lines += [f"        {what}: {text}" for what, text in (("costs", finding.costs), ("fix", finding.fix)) if text]
+    cluster.out.result(answer, lines)
+    if any(finding.severity == "broken" for finding in answer.findings):
         raise click.exceptions.Exit(1)
 
 
@@ -160,12 +161,14 @@ async def doctor(cluster: Cluster, name: str) -> None:
 async def fabric(cluster: Cluster, name: str, adapter: str, port: int) -> None:
     """The InfiniBand fabric as one network card of a node sees it: switches, who is where, slow cables."""
     question = AskFabricMap(machine_id=name, adapter=adapter, port=port)
-    found = await cluster.ask(question, FabricMap, timeout_s=SCAN_S)
-    lines = [f"{found.cables} cables; " + ", ".join(f"{one.name} ({one.tier})" for one in found.switches)]
-    lines += [f"rail {rail}: {', '.join(leaves)}" for rail, leaves in found.rails.items()]
-    lines += [f"{one.machine} {one.adapter}: {one.leaf}" for one in found.adapters]
-    lines += [
-        f"SLOW {one.one} - {one.other}: {one.link}, {one.rate_gbps:g} of {one.expected_gbps:g} Gb/s"
-        for one in found.slow_cables
+    fabric_map = await cluster.ask(question, FabricMap, timeout_s=SCAN_S)
+    lines = [
+        f"{fabric_map.cables} cables; " + ", ".join(f"{switch.name} ({switch.tier})" for switch in fabric_map.switches)
     ]
-    cluster.out.one(found, lines)
+    lines += [f"rail {rail}: {', '.join(leaves)}" for rail, leaves in fabric_map.rails.items()]
+    lines += [f"{nic.machine} {nic.adapter}: {nic.leaf}" for nic in fabric_map.adapters]
+    lines += [
+        f"SLOW {cable.one} - {cable.other}: {cable.link}, {cable.rate_gbps:g} of {cable.expected_gbps:g} Gb/s"
+        for cable in fabric_map.slow_cables
+    ]
+    cluster.out.result(fabric_map, lines)

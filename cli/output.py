@@ -25,7 +25,7 @@ class Output(Protocol):
         """Many of the same; ``columns`` are (heading, field). ``empty`` is said to a person when there are none."""
         ...
 
-    def one(self, value: Any, text: Iterable[str]) -> None:
+    def result(self, value: Any, text: Iterable[str]) -> None:
         """One result: the value for programs, the lines for people."""
         ...
 
@@ -48,9 +48,9 @@ class Json:
         self._indent = indent
 
     def rows(self, rows: Sequence[Any], columns: Sequence[tuple[str, str]], empty: str) -> None:
-        self.one([plain(row) for row in rows], ())
+        self.result([plain(row) for row in rows], ())
 
-    def one(self, value: Any, text: Iterable[str]) -> None:
+    def result(self, value: Any, text: Iterable[str]) -> None:
         encoded = msgspec.json.encode(plain(value))
         self._write(in_json((msgspec.json.format(encoded, indent=self._indent) if self._indent else encoded).decode()))
 
@@ -80,7 +80,7 @@ class Text:
         for line in cells:
             self._write("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
 
-    def one(self, value: Any, text: Iterable[str]) -> None:
+    def result(self, value: Any, text: Iterable[str]) -> None:
         for line in text:
             self._write(visible(line))
 
@@ -99,7 +99,7 @@ class Quiet:
 
     def rows(self, rows: Sequence[Any], columns: Sequence[tuple[str, str]], empty: str) -> None: ...
 
-    def one(self, value: Any, text: Iterable[str]) -> None: ...
+    def result(self, value: Any, text: Iterable[str]) -> None: ...
 
     def event(self, value: Any, text: str) -> None: ...
 
@@ -125,9 +125,9 @@ def plain(value: Any) -> Any:
         tag = value.__struct_config__.tag
         return {"type": tag, **fields} if tag else fields
     if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
+        return {key: plain(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [plain(element) for element in value]
     return value
 
 
@@ -151,5 +151,5 @@ def cell(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ", ".join(map(str, value))
     if isinstance(value, dict):
-        return ", ".join(f"{key}={one}" for key, one in value.items())
+        return ", ".join(f"{key}={element}" for key, element in value.items())
     return str(value)

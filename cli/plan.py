@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from cli.cluster import Cluster, on_cluster
+from cli.cluster import Cluster, on_cluster, problem_words
 from cli.declared import BadFile, Item, Kind, kinds_held, read
 from cli.failure import Failed
 from cli.log import events_until, last_samples, last_sequence
@@ -159,12 +159,12 @@ def texts(files: Sequence[str]) -> Iterator[tuple[str, str]]:
 async def show_plan(cluster: Cluster, change: Change) -> None:
     """Print what a change would do. Raises Failed where it would be refused."""
     if not (change.steps or change.commands or change.lost):
-        cluster.out.one({"steps": ()}, ["nothing to do: everything is as declared"])
+        cluster.out.result({"steps": ()}, ["nothing to do: everything is as declared"])
         return
     follows = await foreseen(cluster, change)
     value = {"steps": [StepDone.of(step, "planned") for step in change.steps]}
     value |= {name: getattr(follows, name) for name in follows.__struct_fields__} if follows is not None else {}
-    cluster.out.one(value, plan_lines(change, follows))
+    cluster.out.result(value, plan_lines(change, follows))
 
 
 async def foreseen(cluster: Cluster, change: Change) -> WhatIf | None:
@@ -176,10 +176,8 @@ async def foreseen(cluster: Cluster, change: Change) -> WhatIf | None:
     try:
         return fold_events(events).what_if(change.placing, change.lost, samples, datetime.now(UTC))
     except Refused as refused:
-        problems = [f"{one.path}: {one.message}" if one.path else one.message for one in refused.problems]
-        raise Failed(
-            "the change would be refused, because of\n" + "\n".join(f"  {text}" for text in problems)
-        ) from None
+        problems = "\n".join(f"  {problem_words(problem)}" for problem in refused.problems)
+        raise Failed(f"the change would be refused, because of\n{problems}") from None
 
 
 def plan_lines(change: Change, follows: WhatIf | None) -> Iterator[str]:

@@ -27,17 +27,17 @@ async def list_policies(cluster: Cluster) -> None:
     if_empty = "no policy is defined: declare one in a file for `llmgw apply`"
     rows = [
         {
-            "name": one.name,
-            "mode": one.mode,
-            "default": one.default,
-            "fail": one.fail,
+            "name": policy.name,
+            "mode": policy.mode,
+            "default": policy.default,
+            "fail": policy.fail,
             "rules": (
-                *([f"secrets:{one.input.secrets.action}"] if one.input.secrets else []),
-                *(f"{kind}:{action}" for kind, action in one.input.pii.items()),
-                *(f"deny {rule.name}:{rule.action}" for rule in one.input.deny),
+                *([f"secrets:{policy.input.secrets.action}"] if policy.input.secrets else []),
+                *(f"{kind}:{action}" for kind, action in policy.input.pii.items()),
+                *(f"deny {rule.name}:{rule.action}" for rule in policy.input.deny),
             ),
         }
-        for one in answer.policies
+        for policy in answer.policies
     ]
     columns = [
         ("POLICY", "name"),
@@ -60,4 +60,4 @@ async def remove(cluster: Cluster, name: str) -> None:
     if faults:
         raise Failed("\n  ".join(faults))
     outcome = await cluster.send(removal.command)
-    cluster.out.one(outcome, [outcome.message or f"policy {name} is removed"])
+    cluster.out.result(outcome, [outcome.message or f"policy {name} is removed"])

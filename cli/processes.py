@@ -29,8 +29,8 @@ def seen(pid: int) -> Seen | None:
 
 
 def alive(process: Seen) -> bool:
-    found = _process(process)
-    return found is not None
+    process_there = _process(process)
+    return process_there is not None
 
 
 def end(processes: Iterable[Seen], grace_s: float = 20.0) -> None:
@@ -38,11 +38,11 @@ def end(processes: Iterable[Seen], grace_s: float = 20.0) -> None:
 
     What they started is theirs to end: an agent's engines live on, in groups of their own.
     """
-    found = [one for one in map(_process, processes) if one is not None]
-    for process in found:
+    running = [process for process in map(_process, processes) if process is not None]
+    for process in running:
         with contextlib.suppress(psutil.Error):
             process.terminate()
-    _, left = psutil.wait_procs(found, timeout=grace_s)
+    _, left = psutil.wait_procs(running, timeout=grace_s)
     for process in left:
         with contextlib.suppress(ProcessLookupError):
             if os.getpgid(process.pid) == process.pid:
@@ -74,9 +74,9 @@ def listener(port: int) -> str | None:
 
 def _process(process: Seen) -> psutil.Process | None:
     try:
-        found = psutil.Process(process.pid)
+        candidate = psutil.Process(process.pid)
         # The boot time the system computes start times from may move by a clock tick between two reads.
-        same = abs(found.create_time() - process.started) < 0.5
-        return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+        same = abs(candidate.create_time() - process.started) < 0.5
+        return candidate if same and candidate.status() != psutil.STATUS_ZOMBIE else None
     except psutil.Error:
         return None

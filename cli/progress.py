@@ -42,15 +42,15 @@ class ProgressLine:
 def words(done_bytes: int, total_bytes: int, bytes_per_s: float | None = None) -> str:
     """``1.2 GB of 4.0 GB (30 %), 210.0 MB/s, 13 s left``; without a rate, where none was measured, the first of it."""
     share = f" ({100 * done_bytes // total_bytes} %)" if total_bytes else ""
-    said = f"{size(done_bytes)} of {size(total_bytes)}{share}"
+    text = f"{size(done_bytes)} of {size(total_bytes)}{share}"
     if bytes_per_s is None:
-        return said
-    said += f", {size(bytes_per_s)}/s"
+        return text
+    text += f", {size(bytes_per_s)}/s"
     if not bytes_per_s:
-        return said
+        return text
     seconds = round(max(0, total_bytes - done_bytes) / bytes_per_s)
     minutes, seconds = divmod(seconds, 60)
-    return f"{said}, {f'{minutes} min ' if minutes else ''}{seconds} s left"
+    return f"{text}, {f'{minutes} min ' if minutes else ''}{seconds} s left"
 
 
 def size(count: float) -> str:

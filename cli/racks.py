@@ -43,7 +43,7 @@ async def cap(cluster: Cluster, name: str, limit: float | None) -> None:
     done = f"rack {name} may draw {watts} W" if watts is not None else f"rack {name} has no limit"
     racks = await _racks_after(cluster, outcome.sequence or 0)
     over = [over_cap(rack) for rack in racks if rack.rack == name and rack.drawn_watts > rack.watts]
-    cluster.out.one(outcome, [outcome.message or done, *over])
+    cluster.out.result(outcome, [outcome.message or done, *over])
 
 
 def over_cap(rack: RackPower) -> str:

@@ -19,7 +19,7 @@ from libs.events.times import rfc3339
 from libs.events.views import ReplicaView
 
 
-class ReplicaLine(msgspec.Struct, frozen=True):
+class ReplicaLine(msgspec.Struct, frozen=True, kw_only=True):
     """A replica and the model it is of."""
 
     model: str
@@ -60,10 +60,19 @@ async def list_replicas(cluster: Cluster, of_model: str | None) -> None:
         names = ", ".join(sorted(view.model for view in answer.models)) or "none"
         raise Failed(f"there is no model {of_model!r}: there is {names}")
     rows = [
-        ReplicaLine(view.model, one.replica_id, one.state, one.profile, one.machines, one.url, one.progress, one.reason)
+        ReplicaLine(
+            model=view.model,
+            replica_id=replica.replica_id,
+            state=replica.state,
+            profile=replica.profile,
+            machines=replica.machines,
+            url=replica.url,
+            progress=replica.progress,
+            reason=replica.reason,
+        )
         for view in answer.models
         if of_model in (None, view.model)
-        for one in view.replicas
+        for replica in view.replicas
     ]
     columns = [("REPLICA", "replica_id"), ("MODEL", "model"), ("STATE", "state"), ("NODES", "machines")]
     columns += [("PROFILE", "profile"), ("PROGRESS", "progress"), ("WHY", "reason")]
@@ -86,7 +95,7 @@ async def show(cluster: Cluster, name: str) -> None:
         raise Failed(f"the replica {name} has just ended: `llmgw explain {of[name]}` says why")
     recent = tuple(happening for happening in answer.recent if name in happening.sentence)
     shown = ReplicaShown(of[name], view, answer.placements.get(name), recent)
-    cluster.out.one(shown, lines(shown))
+    cluster.out.result(shown, lines(shown))
 
 
 def lines(shown: ReplicaShown) -> Iterator[str]:

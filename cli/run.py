@@ -69,4 +69,4 @@ def settings(service: ServiceName, file: Path | None, out: Output) -> None:
         default = f", default {setting.default}" if setting.source != "default" else ""
         lines += [f"{setting.name} = {setting.value}  (from {setting.source}{default})", f"    {setting.meaning}"]
         lines.append(f"    {setting.type}; variable {setting.variable}")
-    out.one(described, lines)
+    out.result(described, lines)

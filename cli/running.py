@@ -86,8 +86,8 @@ def banner(endpoint: Endpoint, model: str | None, home: Home) -> Iterator[str]:
 def program() -> str:
     """What to type for this command line here."""
     beside = Path(sys.executable).with_name("llmgw")
-    found = shutil.which("llmgw")
-    if found is not None and Path(found).resolve() == beside.resolve():
+    installed = shutil.which("llmgw")
+    if installed is not None and Path(installed).resolve() == beside.resolve():
         return "llmgw"
     here = Path.cwd()
     return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
@@ -196,11 +196,11 @@ class Running:
 
     async def _troubles(self, bus: Bus) -> list[str]:
         """What the services say that those who run them should know."""
-        found: list[str] = []
+        problems: list[str] = []
         for kind in STANDINGS.values():
             with suppress(AskFailed):
-                found += (await bus.ask(kind(), Standing)).problems
-        return found
+                problems += (await bus.ask(kind(), Standing)).problems
+        return problems
 
     def _shown(self, part: Part) -> Part:
         self._console.follow(part.name, part.log)

@@ -16,7 +16,7 @@ from libs.events.node import Errand
 from libs.events.questions import ListModels, ListNodes, ModelsAnswer, NodesAnswer
 
 
-class ShardLine(msgspec.Struct, frozen=True):
+class ShardLine(msgspec.Struct, frozen=True, kw_only=True):
     """A shard, whose it is, and what its node last measured of its engine."""
 
     shard_id: str
@@ -70,11 +70,11 @@ async def shard_lines(cluster: Cluster) -> list[ShardLine]:
 async def shard_line(cluster: Cluster, name: str) -> ShardLine:
     """A shard that runs. Raises Failed."""
     lines = await shard_lines(cluster)
-    found = next((line for line in lines if line.shard_id == name), None)
-    if found is None:
+    shard = next((line for line in lines if line.shard_id == name), None)
+    if shard is None:
         running = ", ".join(line.shard_id for line in lines) or "none"
         raise Failed(f"no shard {name!r} runs: those that run are {running}")
-    return found
+    return shard
 
 
 @shard.command("list")
@@ -96,7 +96,7 @@ async def list_shards(cluster: Cluster, on_node: str | None) -> None:
 async def show(cluster: Cluster, name: str) -> None:
     """One shard that runs."""
     line = await shard_line(cluster, name)
-    cluster.out.one(
+    cluster.out.result(
         line,
         [
             f"shard {name} of replica {line.replica_id} of {line.model}, on {line.machine_id}: {line.state}",

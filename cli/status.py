@@ -14,7 +14,7 @@ import msgspec
 from cli.cluster import Cluster, on_cluster
 from cli.failure import Failed
 from cli.home import PartSeen
-from cli.instances import Voice, voices
+from cli.instances import Instance, running_instances
 from cli.library import import_line
 from cli.parts import GATEWAY, NATS, answers
 from cli.processes import alive
@@ -72,7 +72,7 @@ class Status(msgspec.Struct, frozen=True):
     """Where clients are answered; None while the cluster is not up, or is not one of this machine."""
     imports: tuple[ImportUnderWay, ...] = ()
     """Of weights, that go on now."""
-    instances: tuple[Voice, ...] = ()
+    instances: tuple[Instance, ...] = ()
     """Schedulers and gateways, on whatever host."""
     paused: str = ""
     """Why what runs on silent nodes is not placed anew; empty: it is."""
@@ -85,8 +85,8 @@ class Status(msgspec.Struct, frozen=True):
 @on_cluster
 async def status(cluster: Cluster) -> None:
     """What runs, what serves, and what is missing."""
-    found = await look(cluster)
-    cluster.out.one(found, lines(found))
+    now = await look(cluster)
+    cluster.out.result(now, lines(now))
 
 
 async def look(cluster: Cluster) -> Status:
@@ -94,7 +94,7 @@ async def look(cluster: Cluster) -> Status:
 
     async def state_of(name: str, question: AskStanding) -> Part:
         try:
-            return Part(name, told(await cluster.ask(question, Standing, timeout_s=2)))
+            return Part(name, standing_words(await cluster.ask(question, Standing, timeout_s=2)))
         except Failed as error:
             return Part(name, error.message)
 
@@ -124,13 +124,13 @@ async def look(cluster: Cluster) -> Status:
         parts = await asyncio.gather(*(with_reasons(part, record.ports.get(f"{part.name} status")) for part in parts))
     home = cluster.home
     base_url = home.endpoint().base_url if home is not None and home.endpoint_file.exists() else None
-    instances: tuple[Voice, ...] = ()
+    instances: tuple[Instance, ...] = ()
     with suppress(BusError):
-        instances = tuple(await voices(cluster))
+        instances = tuple(await running_instances(cluster))
     return Status(tuple(parts), nodes, models, position, base_url, imports, instances, paused, racks)
 
 
-def told(standing: Standing) -> str:
+def standing_words(standing: Standing) -> str:
     """What one instance says of itself."""
     role = f"{standing.instance} {'leads' if standing.leads else 'stands by'}"
     return "; ".join((role, *standing.problems))
@@ -143,27 +143,28 @@ async def bus_state(cluster: Cluster) -> str:
         rooms = {stream: await cluster.bus.room(stream) for stream in OVER_HALF}
     except BusError as error:
         return f"does not answer for its streams: {error}"
-    said = []
+    problems = []
     if wrong:
         more = f" and {len(wrong) - 1} more" if wrong[1:] else ""
-        said.append(f"is not as this version needs it: {wrong[0]}{more}: run `llmgw bus init`")
+        problems.append(f"is not as this version needs it: {wrong[0]}{more}: run `llmgw bus init`")
     for stream, room in rooms.items():
         if room.bytes * 2 > room.bound > 0:
             what = f"{room.bytes / 1e6:,.0f} of at most {room.bound / 1e6:,.0f} MB"
-            said.append(f"stream {stream} is over half full ({what}){OVER_HALF[stream]}")
+            problems.append(f"stream {stream} is over half full ({what}){OVER_HALF[stream]}")
     if cluster.home is not None and cluster.home.nats.exists():
         free = shutil.disk_usage(cluster.home.nats).free
         if free < LITTLE_BYTES:
-            said.append(f"its disk is {'full' if free < FULL_BYTES else 'almost full'}: {free / 1e6:,.0f} MB are free")
-    return "; ".join(said) or "answers"
+            full = "full" if free < FULL_BYTES else "almost full"
+            problems.append(f"its disk is {full}: {free / 1e6:,.0f} MB are free")
+    return "; ".join(problems) or "answers"
 
 
 async def with_reasons(part: Part, port: int | None) -> Part:
     """With what a process of this machine says it waits for."""
     if port is None or part.pid is None:
         return part
-    told = await answers(f"http://127.0.0.1:{port}/ready")()
-    reasons = [reason for reason in told if reason not in part.state]
+    reported = await answers(f"http://127.0.0.1:{port}/ready")()
+    reasons = [reason for reason in reported if reason not in part.state]
     return msgspec.structs.replace(part, state=f"{part.state}; not ready: {'; '.join(reasons)}") if reasons else part
 
 
@@ -171,8 +172,8 @@ def with_processes(parts: list[Part], seen: dict[str, PartSeen]) -> list[Part]:
     """The parts with the processes `up` started for them, and those only `up` knows."""
     states = {part.name: part.state for part in parts}
     merged = [
-        Part(name, states.pop(name, "runs") if alive(one.process) else "does not run", one.process.pid, one.restarts)
-        for name, one in seen.items()
+        Part(name, states.pop(name, "runs") if alive(part.process) else "does not run", part.process.pid, part.restarts)
+        for name, part in seen.items()
     ]
     return merged + [Part(name, state) for name, state in states.items()]
 
@@ -188,25 +189,25 @@ def _node(node: NodeView) -> Iterator[str]:
     yield from (f"  {problem}" for problem in node.problems if problem.startswith(CARD))
 
 
-def lines(found: Status) -> Iterator[str]:
+def lines(now: Status) -> Iterator[str]:
     """For a person."""
-    for part in found.parts:
+    for part in now.parts:
         process = f" (pid {part.pid}, restarted {part.restarts} times)" if part.pid else ""
-        url = f" at {found.base_url}" if part.name == GATEWAY and found.base_url else ""
+        url = f" at {now.base_url}" if part.name == GATEWAY and now.base_url else ""
         yield f"{part.name}: {part.state}{url}{process}"
-    yield from (f"  {one.service} {one.instance}: {one.state}" for one in found.instances)
+    yield from (f"  {instance.service} {instance.instance}: {instance.state}" for instance in now.instances)
     yield ""
-    for node in found.nodes:
+    for node in now.nodes:
         yield from _node(node)
-    yield from map(over_cap, [rack for rack in found.racks if rack.drawn_watts > rack.watts])
-    if found.paused:
-        yield f"placing anew is paused: {found.paused}"
-    if not found.nodes:
+    yield from map(over_cap, [rack for rack in now.racks if rack.drawn_watts > rack.watts])
+    if now.paused:
+        yield f"placing anew is paused: {now.paused}"
+    if not now.nodes:
         yield "no node has registered"
-    for model in found.models:
+    for model in now.models:
         why = f": {model.reason}" if model.reason else ""
         yield f"model {model.model}: {model.state}, {model.ready} of {model.wanted} replicas ready{why}"
         yield from (f"  {replica.replica_id}: {replica.progress}" for replica in model.replicas if replica.progress)
-    yield from map(import_line, found.imports)
-    if not found.models:
+    yield from map(import_line, now.imports)
+    if not now.models:
         yield "no model is defined"

@@ -34,15 +34,15 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
 
     def specs(self) -> dict[tuple[Kind, str], Spec]:
         """By kind and name."""
-        found: dict[tuple[Kind, str], Spec] = {}
-        found |= {("library", one.name): one for one in self.library}
-        found |= {("policy", one.name): one for one in self.policies}
-        found |= {("org", one.name): one for one in self.orgs}
-        found |= {("team", f"{one.org}/{one.name}"): one for one in self.teams}
-        found |= {("project", f"{one.org}/{one.team}/{one.name}"): one for one in self.projects}
-        found |= {("model", one.name): one for one in self.models}
-        found |= {("price", one.model): one for one in self.prices}
-        return found
+        specs: dict[tuple[Kind, str], Spec] = {}
+        specs |= {("library", entry.name): entry for entry in self.library}
+        specs |= {("policy", policy.name): policy for policy in self.policies}
+        specs |= {("org", org.name): org for org in self.orgs}
+        specs |= {("team", f"{team.org}/{team.name}"): team for team in self.teams}
+        specs |= {("project", f"{project.org}/{project.team}/{project.name}"): project for project in self.projects}
+        specs |= {("model", model.name): model for model in self.models}
+        specs |= {("price", price.model): price for price in self.prices}
+        return specs
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -100,12 +100,12 @@ def pruning(items: Iterable[Item], kinds: Collection[Kind], current: Current) ->
     declared = {(item.kind, item.name) for item in items}
     steps: list[Step] = []
     there = current.specs()
-    used = {one for spec in there.values() for one in uses(spec)}
-    for kind, name in sorted(there, key=lambda one: (-KINDS.index(one[0]), one[1])):
+    used = {use for spec in there.values() for use in uses(spec)}
+    for kind, name in sorted(there, key=lambda named: (-KINDS.index(named[0]), named[1])):
         if kind not in kinds or (kind, name) in declared:
             continue
         # What stands below goes first: until then its owner still counts it.
-        below = any(one.name.startswith(f"{name}/") for one in steps if one.kind in ("team", "project"))
+        below = any(step.name.startswith(f"{name}/") for step in steps if step.kind in ("team", "project"))
         awaits = frozenset({kind}) if kind in ("org", "team") and below else frozenset[str]()
         if kind == "library" and (kind, name) in used:
             awaits = frozenset({"version"})
@@ -118,7 +118,7 @@ def pruning(items: Iterable[Item], kinds: Collection[Kind], current: Current) ->
 def still_used(steps: Iterable[Step], items: Iterable[Item], current: Current) -> list[str]:
     """Faults of removals whose object something names that stays, at another owner, which cannot know it."""
     gone = {(step.kind, step.name) for step in steps if step.action == "remove"}
-    stays = {one: spec for one, spec in current.specs().items() if one not in gone}
+    stays = {place: spec for place, spec in current.specs().items() if place not in gone}
     stays |= {(item.kind, item.name): item.spec for item in items}
     users = [(f"{kind} {name}", used) for (kind, name), spec in stays.items() for used in uses(spec)]
     users += [(f"key {key.key_id}", ("policy", name)) for key in current.keys for name in key.allowance.policies]
@@ -134,8 +134,8 @@ def uses(spec: Spec) -> set[tuple[Kind, str]]:
     match spec:
         case ModelSpec():
             sources = [spec.source or "", *(adapter.source for adapter in spec.adapters)]
-            names = (one.removeprefix("library:").partition("@")[0] for one in sources if one.startswith("library:"))
-            return {("library", name) for name in names}
+            held = [source.removeprefix("library:") for source in sources if source.startswith("library:")]
+            return {("library", weights.partition("@")[0]) for weights in held}
         case OrgSpec() | TeamSpec() | ProjectSpec():
             return {("policy", name) for name in spec.allowance.policies}
     return set()
@@ -171,9 +171,9 @@ def sections(current: Current) -> Sections:
             name=team.name,
             allowance=team.allowance,
             projects=tuple(
-                ProjectPart(name=one.name, allowance=one.allowance)
-                for one in current.projects
-                if (one.org, one.team) == (team.org, team.name)
+                ProjectPart(name=project.name, allowance=project.allowance)
+                for project in current.projects
+                if (project.org, project.team) == (team.org, team.name)
             ),
         )
         for team in current.teams
@@ -252,17 +252,17 @@ def document(value: Any) -> Any:
     """A declaration as a person would write it: plain mappings and lists, without what is at its default."""
     if isinstance(value, msgspec.Struct):
         fields = ((field, getattr(value, field.name)) for field in msgspec.structs.fields(value))
-        return {field.encode_name: document(one) for field, one in fields if one != _default(field)}
+        return {field.encode_name: document(value) for field, value in fields if value != _default(field)}
     if isinstance(value, dict):
-        return {name: document(one) for name, one in value.items()}
-    return [document(one) or _told(one) for one in value] if isinstance(value, tuple) else value
+        return {name: document(element) for name, element in value.items()}
+    return [document(element) or _told(element) for element in value] if isinstance(value, tuple) else value
 
 
 def _told(element: Any) -> Any:
     """An element of a list that is all defaults, so that it says something: with those that are not empty."""
     if not isinstance(element, msgspec.Struct):
         return document(element)
-    return {name: one for name in element.__struct_fields__ if (one := document(getattr(element, name)))}
+    return {name: written for name in element.__struct_fields__ if (written := document(getattr(element, name)))}
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:
@@ -288,13 +288,13 @@ def _flat(value: Any, path: str = "") -> dict[str, Any]:
     if value is None:
         return {}
     if isinstance(value, msgspec.Struct):
-        fields = {name: one for name in value.__struct_fields__ if (one := getattr(value, name)) != {}}
+        fields = {name: child for name in value.__struct_fields__ if (child := getattr(value, name)) != {}}
     elif value == {} and path:
         return {path: "as by default"}
     elif isinstance(value, dict):
         fields = value
-    elif isinstance(value, tuple | list) and any(isinstance(one, msgspec.Struct | dict) for one in value):
-        fields = {f"[{_name(one, number)}]": one for number, one in enumerate(value)}
+    elif isinstance(value, tuple | list) and any(isinstance(element, msgspec.Struct | dict) for element in value):
+        fields = {f"[{_name(element, number)}]": element for number, element in enumerate(value)}
     else:
         return {} if value in ((), [], "") else {path: value}
     flat: dict[str, Any] = {}
@@ -311,5 +311,5 @@ def _name(element: Any, number: int) -> Any:
 
 def _text(value: Any) -> str:
     if isinstance(value, tuple | list):
-        return ", ".join(str(one) for one in value)
+        return ", ".join(str(element) for element in value)
     return "yes" if value is True else "no" if value is False else str(value)

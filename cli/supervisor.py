@@ -194,5 +194,5 @@ def last_words(log: Path) -> str:
     except OSError:
         lines = []
     errors = [line for line in lines if " error: " in line]
-    told = " / ".join(line[:TOLD_CHARACTERS] for line in (errors[-1:] or lines[-3:]))
-    return f"Its log {log} ends with: {told}" if told else f"Its log {log} is empty"
+    end = " / ".join(line[:TOLD_CHARACTERS] for line in (errors[-1:] or lines[-3:]))
+    return f"Its log {log} ends with: {end}" if end else f"Its log {log} is empty"

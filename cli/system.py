@@ -21,7 +21,7 @@ def system() -> None:
 async def stop(cluster: Cluster, reason: str) -> None:
     """Stop every model; what each of them wants is kept."""
     outcome = await cluster.send(StopSystem(reason=reason))
-    cluster.out.one(outcome, [outcome.message or "the system is stopped: start it with `llmgw system start`"])
+    cluster.out.result(outcome, [outcome.message or "the system is stopped: start it with `llmgw system start`"])
 
 
 @system.command("start")
@@ -29,4 +29,4 @@ async def stop(cluster: Cluster, reason: str) -> None:
 async def start(cluster: Cluster) -> None:
     """Serve again."""
     outcome = await cluster.send(StartSystem())
-    cluster.out.one(outcome, [outcome.message or "the system serves again"])
+    cluster.out.result(outcome, [outcome.message or "the system serves again"])

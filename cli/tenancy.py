@@ -103,7 +103,7 @@ async def allowance(
 ) -> Allowance:
     """What a level allows. Raises Failed for a policy that is not there: under such a name no rule would hold."""
     if policies:
-        known = {one.name for one in (await cluster.ask(ListPolicies(), PoliciesAnswer)).policies}
+        known = {policy.name for policy in (await cluster.ask(ListPolicies(), PoliciesAnswer)).policies}
         for name in policies:
             if name not in known:
                 raise Failed(no_policy(name, known))
@@ -139,14 +139,14 @@ async def change_level(
 ) -> None:
     """Change a part of what a level allows, and say so. Raises Failed."""
     outcome = await cluster.send(AmendLevel(level=path, allowance=await amendment(cluster, clear, **allowed)))
-    cluster.out.one(outcome, [outcome.message or f"{kind} {path}: {outcome.status}"])
+    cluster.out.result(outcome, [outcome.message or f"{kind} {path}: {outcome.status}"])
 
 
 async def refuse_another(cluster: Cluster, kind: str, path: str, spec: OrgSpec | TeamSpec | ProjectSpec) -> None:
     """Raises Failed where a level of that name allows something else: creating it would take that away."""
     answer = await cluster.ask_all(ListTenancy(of=("org", "team", "project")), TenancyAnswer)
-    for one in (*answer.orgs, *answer.teams, *answer.projects):
-        if type(one) is type(spec) and level_path(one) == path and one != spec:
+    for level in (*answer.orgs, *answer.teams, *answer.projects):
+        if type(level) is type(spec) and level_path(level) == path and level != spec:
             raise Failed(
                 f"{kind} {path} is there already and allows something else: `llmgw {KINDS[kind]} change {path}`"
             )
@@ -196,7 +196,7 @@ async def create_org(cluster: Cluster, name: str, **allowed: Any) -> None:
     spec = OrgSpec(name=name, allowance=await allowance(cluster, **allowed))
     await refuse_another(cluster, "organisation", name, spec)
     outcome = await cluster.send(DefineOrg(spec=spec))
-    cluster.out.one(outcome, [outcome.message or f"organisation {name}: {outcome.status}"])
+    cluster.out.result(outcome, [outcome.message or f"organisation {name}: {outcome.status}"])
 
 
 @org.command("change")
@@ -216,7 +216,7 @@ async def change_org(cluster: Cluster, name: str, **changed: Any) -> None:
 async def remove_org(cluster: Cluster, name: str) -> None:
     """Remove an organisation that has no teams."""
     outcome = await cluster.send(RemoveOrg(org=name))
-    cluster.out.one(outcome, [outcome.message or f"organisation {name} is removed"])
+    cluster.out.result(outcome, [outcome.message or f"organisation {name} is removed"])
 
 
 @click.group()
@@ -243,7 +243,7 @@ async def create_team(cluster: Cluster, path: str, **allowed: Any) -> None:
     spec = TeamSpec(org=org_name, name=name, allowance=await allowance(cluster, **allowed))
     await refuse_another(cluster, "team", path, spec)
     outcome = await cluster.send(DefineTeam(spec=spec))
-    cluster.out.one(outcome, [outcome.message or f"team {path}: {outcome.status}"])
+    cluster.out.result(outcome, [outcome.message or f"team {path}: {outcome.status}"])
 
 
 @team.command("change")
@@ -264,7 +264,7 @@ async def remove_team(cluster: Cluster, path: str) -> None:
     """Remove a team that has no projects."""
     path_of(path, "ORG", "TEAM")
     outcome = await cluster.send(RemoveTeam(team=path))
-    cluster.out.one(outcome, [outcome.message or f"team {path} is removed"])
+    cluster.out.result(outcome, [outcome.message or f"team {path} is removed"])
 
 
 @click.group()
@@ -291,7 +291,7 @@ async def create_project(cluster: Cluster, path: str, **allowed: Any) -> None:
     spec = ProjectSpec(org=org_name, team=team_name, name=name, allowance=await allowance(cluster, **allowed))
     await refuse_another(cluster, "project", path, spec)
     outcome = await cluster.send(DefineProject(spec=spec))
-    cluster.out.one(outcome, [outcome.message or f"project {path}: {outcome.status}"])
+    cluster.out.result(outcome, [outcome.message or f"project {path}: {outcome.status}"])
 
 
 @project.command("change")
@@ -312,4 +312,4 @@ async def remove_project(cluster: Cluster, path: str) -> None:
     """Remove a project."""
     path_of(path, "ORG", "TEAM", "PROJECT")
     outcome = await cluster.send(RemoveProject(project=path))
-    cluster.out.one(outcome, [outcome.message or f"project {path} is removed"])
+    cluster.out.result(outcome, [outcome.message or f"project {path} is removed"])

@@ -21,11 +21,11 @@ class Amount(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, int | float):
             return float(value)
-        found = AMOUNT.fullmatch(str(value).strip())
-        if found is None or found[2] not in ("", *self._units):
+        amount = AMOUNT.fullmatch(str(value).strip())
+        if amount is None or amount[2] not in ("", *self._units):
             units = ", ".join(self._units)
             self.fail(f"{value!r} is no amount: state {self.name} as a number, or with a unit ({units})", param, ctx)
-        return float(found[1]) * self._units.get(found[2], 1)
+        return float(amount[1]) * self._units.get(amount[2], 1)
 
 
 WATTS = Amount("watts", {"W": 1, "kW": 1000, "MW": 1_000_000})

@@ -71,8 +71,8 @@ def up(
         log_bytes = home.log("up").stat().st_size if home.log("up").exists() else 0
         wait_detached(home, detached(home), log_bytes)
         endpoint = home.endpoint()
-        said = [f"but {line}" for line in home.record().reason.splitlines()]
-        out.one(endpoint, [f"llmgw is up: {endpoint.base_url} (keys in {home.endpoint_file})", *said])
+        troubles = [f"but {line}" for line in home.record().reason.splitlines()]
+        out.result(endpoint, [f"llmgw is up: {endpoint.base_url} (keys in {home.endpoint_file})", *troubles])
         return
     quiet()
     console = Console(home.log("up"))
@@ -107,7 +107,7 @@ def hold_of(text: str) -> tuple[str, float]:
 
 def leave_nothing(record: Record, console: Console) -> None:
     """End what an ``up`` that was killed left behind. Its engines stay: the new agents take them over."""
-    left = {name: one.process for name, one in record.parts.items() if alive(one.process)}
+    left = {name: part.process for name, part in record.parts.items() if alive(part.process)}
     if left:
         console.say("up", f"an earlier run was killed and left {', '.join(left)}: ending them")
         end(left.values())
@@ -115,7 +115,7 @@ def leave_nothing(record: Record, console: Console) -> None:
 
 def detached(home: Home) -> subprocess.Popen[bytes]:
     """The same command again, without ``--detach``, as a process of its own that writes to a log."""
-    arguments = [one for one in sys.argv[1:] if one != "--detach"]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
     with home.log("up").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "cli.main", *arguments],
@@ -130,15 +130,15 @@ def wait_detached(home: Home, child: subprocess.Popen[bytes], log_bytes: int) ->
     """Return when the cluster answers. ``log_bytes``: how long the log was before. Raises Failed when it does not come
     up.
     """
-    told = ""
+    shown = ""
     while True:
         record = home.record()
         ours = record.up is not None and record.up.pid == child.pid
         if ours and record.phase == "ready":
             return
-        if ours and record.phase == "starting" and record.reason != told:
-            told = record.reason
-            say(told, err=True)
+        if ours and record.phase == "starting" and record.reason != shown:
+            shown = record.reason
+            say(shown, err=True)
         if child.poll() is not None:
             record = home.record()
             failed = record.up is not None and record.up.pid == child.pid and record.phase == "failed"
@@ -148,8 +148,8 @@ def wait_detached(home: Home, child: subprocess.Popen[bytes], log_bytes: int) ->
 
 def ended_words(log: Path, log_bytes: int) -> str:
     """Why an ``up`` in the background ended: its own last sentence, which stands in the log after so many bytes."""
-    said = log.read_bytes()[log_bytes:].decode(errors="replace").splitlines()
-    own = [line.removeprefix(begin) for line in said for begin in ("llmgw: ", "Error: ") if line.startswith(begin)]
+    lines = log.read_bytes()[log_bytes:].decode(errors="replace").splitlines()
+    own = [line.removeprefix(begin) for line in lines for begin in ("llmgw: ", "Error: ") if line.startswith(begin)]
     return own[-1] if own else f"`up` ended before it was ready. {last_words(log)}"
 
 
@@ -165,11 +165,11 @@ def down(state_dir: Path | None, out: Output) -> None:
         if not wait_gone(record.up, STOP_S):
             raise Failed(f"`up` (pid {record.up.pid}) did not stop within {STOP_S:g} s: see {home.log('up')}")
         record = home.record()
-        if not any(alive(one.process) for one in record.parts.values()):
-            out.one({"stopped": True}, [f"stopped the cluster in {home.root}"])
+        if not any(alive(part.process) for part in record.parts.values()):
+            out.result({"stopped": True}, [f"stopped the cluster in {home.root}"])
             return
         say(f"`up` ended before everything had: see {home.log('up')}", err=True)
-    left = {name: one.process for name, one in record.parts.items() if alive(one.process)}
+    left = {name: part.process for name, part in record.parts.items() if alive(part.process)}
     end(left.values())
     asyncio.run(stop_engines(home, record.agents, lambda line: say(line, err=True)))
     home.endpoint_file.unlink(missing_ok=True)
@@ -178,9 +178,9 @@ def down(state_dir: Path | None, out: Output) -> None:
         with contextlib.suppress(OSError):  # on a full disk it names processes that are gone, which is found out
             home.remember(record)
     if left:
-        said = f"stopped what was left of the cluster in {home.root}"
+        outcome = f"stopped what was left of the cluster in {home.root}"
     elif record.copied_from:
-        said = f"no cluster runs in {home.root}, which is a copy of {record.copied_from}: that one is left alone"
+        outcome = f"no cluster runs in {home.root}, which is a copy of {record.copied_from}: that one is left alone"
     else:
-        said = f"no cluster runs in {home.root}"
-    out.one({"stopped": bool(left)}, [said])
+        outcome = f"no cluster runs in {home.root}"
+    out.result({"stopped": bool(left)}, [outcome])

@@ -22,25 +22,25 @@ def below(path: str, name: object) -> str:
 def faults_of(value: Any, kind: Any, path: str) -> Iterator[tuple[str, str]]:
     """Path and words of every fault of ``value`` as a ``kind``. Keys that the kind does not know are left to others."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(value, dict):
-        found = [fault for field in msgspec.structs.fields(kind) for fault in _of_field(value, field, path)]
+        faults = [fault for field in msgspec.structs.fields(kind) for fault in _of_field(value, field, path)]
         known = {field.encode_name for field in msgspec.structs.fields(kind)}
-        yield from found or _of_whole({key: one for key, one in value.items() if key in known}, kind, path)
+        yield from faults or _of_whole({key: element for key, element in value.items() if key in known}, kind, path)
         return
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        some = [one for one in arguments if one is not types.NoneType]
-        if len(some) == 1 and value is not None:
-            yield from faults_of(value, some[0], path)
+        kinds = [argument for argument in arguments if argument is not types.NoneType]
+        if len(kinds) == 1 and value is not None:
+            yield from faults_of(value, kinds[0], path)
             return
     elif origin in (tuple, list) and isinstance(value, list):
-        for number, one in enumerate(value):
-            yield from faults_of(one, arguments[0], f"{path}[{number}]")
+        for number, element in enumerate(value):
+            yield from faults_of(element, arguments[0], f"{path}[{number}]")
         return
     elif origin is dict and isinstance(value, dict):
-        for key, one in value.items():
+        for key, element in value.items():
             if not isinstance(key, bool | date):  # written without quotes: that is told where the text is looked at
                 yield from _of_whole(key, arguments[0], below(path, key))
-            yield from faults_of(one, arguments[1], below(path, key))
+            yield from faults_of(element, arguments[1], below(path, key))
         return
     yield from _of_whole(value, kind, path)
 

@@ -39,9 +39,9 @@ def test_nothing_goes_out_raw_and_json_stays_the_same_value(text: str) -> None:
 
 def test_every_output_is_clean(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     Text().rows([{"name": EVIL + "\nsecond"}], [("NAME", "name")], "")
-    Text().one(None, [EVIL])
+    Text().result(None, [EVIL])
     Text().event(None, EVIL)
-    Json().one({"name": EVIL}, ())
+    Json().result({"name": EVIL}, ())
     Json().event({"name": EVIL}, "")
     Failed(EVIL).show()
     Console(tmp_path / "up.log").say("guard", EVIL)
