@@ -48,17 +48,23 @@ class Weights(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ProjectPart(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A project, as it stands below its team."""
+
     name: str
     allowance: Allowance = Allowance()
 
 
 class TeamPart(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A team, as it stands below its organisation, with its projects."""
+
     name: str
     allowance: Allowance = Allowance()
     projects: tuple[ProjectPart, ...] = ()
 
 
 class OrgPart(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An organisation with its teams."""
+
     name: str
     allowance: Allowance = Allowance()
     teams: tuple[TeamPart, ...] = ()
@@ -94,6 +100,7 @@ class Place(msgspec.Struct, frozen=True):
         return self.lines.get(path, 1)
 
     def at(self, field: str = "") -> str:
+        """``FILE:LINE`` of a field below, or of the nearest thing above it that is in the file."""
         return f"{self.file}:{self.line(field)}"
 
 

@@ -15,4 +15,5 @@ class Failed(click.ClickException):
     exit_code = 1
 
     def show(self, file: IO[Any] | None = None) -> None:
+        """Print the sentence, to standard error unless a file is given. No control character in it goes out raw."""
         click.echo(visible(f"llmgw: {self.message}"), file=file, err=file is None)

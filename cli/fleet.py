@@ -95,6 +95,8 @@ class FleetSections(Sections, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Fleet(msgspec.Struct, frozen=True):
+    """What a fleet file says: its machines, every copy for itself, and what to apply beside them."""
+
     machines: tuple[Machine, ...] = ()
     items: tuple[Item, ...] = ()
 

@@ -82,33 +82,42 @@ class Home:
 
     @property
     def endpoint_file(self) -> Path:
+        """How to reach the cluster; there while it answers."""
         return self.root / "endpoint.json"
 
     @property
     def record_file(self) -> Path:
+        """What the next ``up`` or ``down`` must know."""
         return self.root / "up.json"
 
     @property
     def nats(self) -> Path:
+        """Folder of nats-server's streams and configuration."""
         return self.root / "nats"
 
     @property
     def postgres(self) -> Path:
+        """Folder of PostgreSQL's data."""
         return self.root / "postgres"
 
     def identity(self, name: str) -> Path:
+        """File with the nkey seed of a bus identity."""
         return self.root / "identities" / f"{name}.nk"
 
     def secret(self, name: str) -> Path:
+        """File with a secret."""
         return self.root / "secrets" / name
 
     def settings(self, part: str) -> Path:
+        """Settings file of a part."""
         return self.root / "settings" / f"{part}.yaml"
 
     def log(self, part: str) -> Path:
+        """File a part writes its output to."""
         return self.root / "logs" / f"{part}.log"
 
     def data(self, part: str) -> Path:
+        """Folder of a service, for its ``data_dir``."""
         return self.root / "data" / part
 
     def record(self) -> Record:
@@ -127,6 +136,7 @@ class Home:
             raise Failed(f"{self.record_file} cannot be read ({error}): remove it if no llmgw runs there") from None
 
     def remember(self, record: Record) -> None:
+        """Write the record, and which directory it is of. Raises OSError."""
         record.root, record.root_id = str(self.root), folder_id(self.root)
         write_private(self.record_file, msgspec.json.format(msgspec.json.encode(record)).decode() + "\n")
 

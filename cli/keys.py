@@ -34,6 +34,7 @@ class NewKey(msgspec.Struct, frozen=True):
 
     @classmethod
     def make(cls) -> NewKey:
+        """A new key with a new id."""
         key_id = "k-" + base64.b32encode(os.urandom(10)).decode().lower()[:10]
         return cls(key_id, client_key())
 

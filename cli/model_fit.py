@@ -109,7 +109,7 @@ def smaller(model: Model, precision: str) -> Facts:
 
 
 def of_fleet(file: Path) -> tuple[Host, ...]:
-    """The machines a fleet file describes."""
+    """The machines a fleet file describes. Raises Failed."""
     described = fleets.load(file).machines
     if not described:
         raise Failed(f"{file} describes no machines: list them under `machines`")
@@ -117,7 +117,9 @@ def of_fleet(file: Path) -> tuple[Host, ...]:
 
 
 async def machines(cluster: Cluster) -> tuple[Host, ...]:
-    """The cluster's machines: what their agents reported, what is held now, and which of them take no work."""
+    """The cluster's machines: what their agents reported, what is held now, and which of them take no work. Raises
+    Failed.
+    """
     registered: dict[str, MachineRegistered] = {}
     samples: dict[str, MachineSample] = {}
 
@@ -309,8 +311,10 @@ def remedy(made: Plan) -> str:
 
 
 def some(number: int, what: str) -> str:
+    """``1 card``, ``2 cards``"""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def gib(size: float) -> str:
+    """Bytes in GiB: ``4.1``."""
     return f"{size / GIB:.1f}"

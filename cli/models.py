@@ -309,4 +309,5 @@ def placement(explanation: Explanation) -> Iterator[str]:
 
 
 def unknown(name: str, known: list[str]) -> str:
+    """What is said of a name that no model has."""
     return f"there is no model {name!r}: known are {', '.join(sorted(known)) or 'none'}"

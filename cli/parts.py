@@ -64,6 +64,7 @@ class Layout:
 
     @property
     def agents(self) -> list[str]:
+        """The node agents: that of this machine, and those of simulated ones."""
         return [AGENT, *map(agent_name, self.machines)]
 
     @property
@@ -73,6 +74,7 @@ class Layout:
 
     @property
     def base_url(self) -> str:
+        """Where clients are answered."""
         return f"http://{HOST}:{self.ports[GATEWAY]}/v1"
 
     @cached_property
@@ -88,6 +90,7 @@ class Layout:
 
     @cached_property
     def postgres(self) -> PostgresFiles:
+        """PostgreSQL, with a password that is made when there is none."""
         password = self.home.secret("postgres.password")
         if not password.exists():
             write_private(password, secrets.token_hex(16))
@@ -134,9 +137,11 @@ class Layout:
         }
 
     def nats_part(self) -> Part:
+        """nats-server as a part."""
         return self._part(NATS, self.nats.command(), _tcp(self.nats.answers, "does not answer yet"))
 
     def postgres_part(self) -> Part:
+        """PostgreSQL as a part."""
         ready = _tcp(self.postgres.answers, "does not accept sessions yet")
         return self._part(POSTGRES, self.postgres.command(), ready, STOP_SIGNAL)
 

@@ -29,6 +29,7 @@ def seen(pid: int) -> Seen | None:
 
 
 def alive(process: Seen) -> bool:
+    """Whether that process runs: a reused id is not taken for it."""
     process_there = _process(process)
     return process_there is not None
 

@@ -63,6 +63,8 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
+    """How the cluster is, for ``--json``."""
+
     parts: tuple[Part, ...]
     nodes: tuple[NodeView, ...]
     models: tuple[ModelView, ...]

@@ -67,6 +67,7 @@ class Keeper:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Keep it running from now on."""
         self._task = asyncio.create_task(self._keep(), name=f"keep {self.part.name}")
 
     async def _keep(self) -> None:
@@ -137,6 +138,7 @@ class Supervisor:
         self._changed = changed
 
     def start(self, part: Part) -> None:
+        """Keep it running from now on."""
         keeper = self.keepers[part.name] = Keeper(part, self._say, self._changed)
         keeper.start()
 

@@ -43,6 +43,7 @@ class BudgetAmount(click.ParamType[Budget]):
     name = "amount/period"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Budget:
+        """Raises BadParameter."""
         if isinstance(value, Budget):
             return value
         amount, _, period = str(value).partition("/")

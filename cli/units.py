@@ -19,6 +19,7 @@ class Amount(click.ParamType[float]):
         self._units = units
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The amount in base units. Raises BadParameter."""
         if isinstance(value, int | float):
             return float(value)
         amount = AMOUNT.fullmatch(str(value).strip())

@@ -367,10 +367,11 @@ def test_a_plan_and_a_dry_run_are_the_same(cluster: Cluster) -> None:
     assert "2 to add, 0 to change, 0 to remove\n" in planned
     assert " of planned placed on " in planned
     assert "1 to start, 0 to stop" in planned
-    steps = cluster.json("plan", "-f", "-", stdin=declared)["steps"]
-    assert steps == cluster.json("apply", "-f", "-", "--dry-run", stdin=declared)["steps"]
+    steps = json.loads(cluster.text("plan", "-f", "-", "--json", stdin=declared))["steps"]
+    dry_run = cluster.text("apply", "-f", "-", "--dry-run", "--json", stdin=declared)
+    assert steps == json.loads(dry_run)["steps"]
     assert {step["status"] for step in steps} == {"planned"}
-    tenancy = cluster.json("plan", "-f", "-", stdin="orgs: [{name: planned}]\n")
+    tenancy = json.loads(cluster.text("plan", "-f", "-", "--json", stdin="orgs: [{name: planned}]\n"))
     assert [step["name"] for step in tenancy["steps"]] == ["planned"]
     assert "moves" not in tenancy, "nothing is placed for it"
     assert "planned" not in cluster.text("export")
