@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 
-from libs.events import Event
 from libs.events.explanation import Explanation
 from libs.events.model import ModelParked, ModelSpec, ModelUnplaced
-from libs.events.replica import ReplicaDraining, ReplicaPlaced, ShardPlacement
-from libs.fit.health import must_leave
+from libs.events.replica import ReplicaPlaced, ShardPlacement
 from services.scheduler.core.placement.checks import CHANGING
 from services.scheduler.core.placement.placement import Placement, Search
-from services.scheduler.core.state.state import Model, Replica
+from services.scheduler.core.state.state import Replica
 
 from .absence import give_up, returning
 from .demand import (
@@ -22,7 +20,6 @@ from .demand import (
     forgotten,
     judge,
     on_trial,
-    wanted,
     watched,
     why_none,
 )
@@ -30,13 +27,11 @@ from .lifecycle import PARK_AFTER, failing, next_step
 from .naming import leader_port, replica_name
 from .nodes import Decision
 from .preemption import evict, preempt, returning_capacity
-from .round import Round
+from .turn import Turn
 
-LOOK_AGAIN = timedelta(milliseconds=500)
+RECHECK = timedelta(milliseconds=500)
 """A model with a replica on its way is looked at again after so long, for its timers."""
-LOOK_AGAIN_FOR_USE = timedelta(seconds=1)
-"""One of which what gateways do may change what is wanted."""
-LOOK_AGAIN_FOR_CAPACITY = timedelta(seconds=10)
+RECHECK_FOR_CAPACITY = timedelta(seconds=10)
 """One that lacks room of a kind only telemetry knows about (disk, memory of other programs)."""
 
 
@@ -56,29 +51,8 @@ class _Part(msgspec.Struct, frozen=True):
 Outdated = list[tuple[Replica, str]]
 
 
-class ModelReconciler:
-    def __init__(self, round_: Round, model: Model) -> None:
-        self.round = round_
-        self.state = round_.state
-        self.now = round_.now
-        self.heartbeats = round_.heartbeats
-        self.model = model
-        self.replicas = self.state.replicas_of(model.name)
-        self.groups = wanted(self.state, model)
-        self.wanted = sum(group.count for group in self.groups)
-        self.weights = {model.fingerprint: self.state.weights_of(model.spec)}
-        self.adapters = {model.fingerprint: self.state.adapters_of(model.spec)}
-        if model.trial is not None:
-            self.adapters[model.trial.fingerprint] = self.state.adapters_of(model.trial.spec)
-            self.weights[model.trial.fingerprint] = self.state.weights_of(model.trial.spec)
-        self.decisions: list[Decision] = []
-        self.short = False
-        """More is wanted than there is room for."""
-        self.queued = False
-        """It waits until fewer replicas are starting."""
-        self.due: datetime | None = None
-        self.reserved: tuple[ShardPlacement, ...] = ()
-        """Room it waits for: what is free of it already is not for models that come after."""
+class ModelReconciler(Turn):
+    """Brings one model from what there is of it to what is wanted."""
 
     def decide(self) -> None:
         for replica in self.replicas:
@@ -86,9 +60,9 @@ class ModelReconciler:
             if step is not None:
                 self.decisions.append(step)
         if any(r.phase != "ready" for r in self.replicas):
-            self.look_again(LOOK_AGAIN)
+            self.recheck_after(RECHECK)
         if watched(self.model) or any(map(self.state.silent, self.replicas)):
-            self.look_for_use()
+            self.recheck_for_use()
         if self.decisions:
             return
         change = self._change_of_mind()
@@ -109,13 +83,6 @@ class ModelReconciler:
             count = on_trial(self.state, self.model)
             groups = (Group(None, count),) if count else ()
             self._converge(_Part(trial.spec, trial.fingerprint, groups, tried))
-
-    def look_again(self, after: timedelta) -> None:
-        again = self.now + after
-        self.due = again if self.due is None else min(self.due, again)
-
-    def look_for_use(self) -> None:
-        self.look_again(LOOK_AGAIN_FOR_USE)
 
     def _change_of_mind(self) -> Decision | None:
         """What is decided about the model itself."""
@@ -138,38 +105,6 @@ class ModelReconciler:
         )
         return (f"model.{model.name}:scale:{model.touched}", scaled) if scaled is not None else None
 
-    def say(self, event: Event) -> None:
-        self.decisions.append((f"EVENTS:{self.model.touched}", event))
-
-    def drain(self, replica: Replica, reason: str) -> None:
-        self.round.leaving.append(replica)
-        self.say(ReplicaDraining(at=self.now, replica_id=replica.replica_id, model=replica.model, reason=reason))
-
-    def outdated(self, replica: Replica) -> str | None:
-        """Why another should stand in this one's place."""
-        if replica.fingerprint not in self.weights:
-            return "the definition changed"
-        if replica.placed < self.model.restarted:
-            return "restarted by hand"
-        weights = self.weights[replica.fingerprint]
-        if weights is not None and replica.weights != weights:
-            return f"{weights} replaces {replica.weights or 'no weights'}"
-        for name, version in self.adapters[replica.fingerprint].items():
-            if replica.adapters.get(name) != version:
-                return f"{version} replaces {replica.adapters.get(name, 'nothing')} as the adapter {name}"
-        for shard in replica.shards.values():
-            machine_id = shard.placement.machine_id
-            machine = self.state.facts.machines.get(machine_id)
-            if machine is None:
-                continue
-            if machine.mode in ("drained", "lent"):
-                return f"{machine_id} is {machine.mode}" + (f": {machine.reason}" if machine.reason else "")
-            if shard.placement.devices:
-                for gpu in machine.facts.gpus:
-                    if gpu.problems and gpu.uuid in shard.placement.devices and (why := must_leave(gpu)):
-                        return f"GPU {gpu.index} of {machine_id} is out of use: {why}"
-        return None
-
     # how many, and where
 
     def _converge(self, part: _Part) -> None:
@@ -189,7 +124,7 @@ class ModelReconciler:
         if not missing or self.model.parked is not None:
             return
         if self.model.retry_at is not None and self.now < self.model.retry_at:
-            self.look_again(self.model.retry_at - self.now)
+            self.recheck_after(self.model.retry_at - self.now)
             return
         allowed = self._allowed(part, current, outdated)
         for group in missing:
@@ -215,8 +150,8 @@ class ModelReconciler:
                     break
                 if self.round.starts.full_on(spot.machine_id for spot in placement.spots):
                     # Where it goes does not depend on how busy machines are, but when.
-                    self.short = True
-                    self.look_again(LOOK_AGAIN_FOR_CAPACITY)
+                    self.lacks_capacity = True
+                    self.recheck_after(RECHECK_FOR_CAPACITY)
                     break
                 self._place(part, placement, len(current), outdated)
                 allowed -= 1
@@ -252,10 +187,6 @@ class ModelReconciler:
             self.drain(replica, why if part.wanted else self._why_fewer(part))
         return serving[spare:]
 
-    def serves(self, replica: Replica) -> bool:
-        """It is ready, and so says its machine."""
-        return replica.phase == "ready" and not self.state.silent(replica)
-
     def _in_place(self, outdated: Outdated) -> bool:
         return self.model.in_place and any(r.placed < self.model.restarted for r, _ in outdated)
 
@@ -270,11 +201,11 @@ class ModelReconciler:
         return max(0, part.wanted + more - len(current) - len(outdated))
 
     def _no_capacity(self, search: Search, placement: Placement, current: list[Replica], outdated: Outdated) -> None:
-        first, self.short = not self.short, True
+        first, self.lacks_capacity = not self.lacks_capacity, True
         if CHANGING & placement.explanation.rejected.keys():
-            self.look_again(LOOK_AGAIN_FOR_CAPACITY)
+            self.recheck_after(RECHECK_FOR_CAPACITY)
         if "silent" in placement.explanation.rejected:
-            self.look_for_use()
+            self.recheck_for_use()
         coming = returning_capacity(self, search)
         if coming is not None:
             self._reserve(coming)
@@ -282,7 +213,7 @@ class ModelReconciler:
         starting = any(r.phase != "ready" for r in current)
         explanation = placement.explanation
         if failing(self.state, self.model, self.now):
-            self.look_for_use()  # what runs may have worked for long enough then
+            self.recheck_for_use()  # what runs may have worked for long enough then
         elif not starting:
             if self._make_way(search, outdated) or give_up(self, search):
                 return
@@ -340,7 +271,7 @@ class ModelReconciler:
         for shard in shards:
             self.round.capacity.reserve(self.model.name, shard)
         self.round.starts.add(shard.machine_id for shard in shards)
-        self.say(
+        self.emit(
             ReplicaPlaced(
                 at=self.now,
                 replica_id=replica_id,

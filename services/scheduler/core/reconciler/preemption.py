@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from libs.events.model import ModelSlept
 from libs.events.replica import ReplicaDraining
@@ -13,9 +12,7 @@ from services.scheduler.core.state.state import Model, Replica, State
 
 from .demand import CLASSES, evictable
 from .nodes import Decision, milliseconds
-
-if TYPE_CHECKING:
-    from .model_reconciler import ModelReconciler
+from .turn import Turn
 
 MAX_VICTIMS = 64
 """Replicas thought away one after another for one that spans machines."""
@@ -29,15 +26,15 @@ def _machines(replicas: Iterable[Replica]) -> set[str]:
     return {machine_id for replica in replicas for machine_id in replica.machines}
 
 
-def returning_capacity(look: ModelReconciler, search: Search) -> Placement | None:
+def returning_capacity(turn: Turn, search: Search) -> Placement | None:
     """Where it fits once those are gone that are on their way out, on machines that can still say so.
 
     Those of other models that are being replaced count too: their successors are starting.
     """
-    state, round_ = look.state, look.round
+    state, round_ = turn.state, turn.round
     if round_.replaced is None:
         round_.replaced = _replaced(state)
-    own = look.model.name
+    own = turn.model.name
     leaving = [*state.leaving.values(), *round_.leaving]
     leaving += [r for r in round_.replaced if r.model != own]
     machines = state.facts.machines
@@ -63,16 +60,16 @@ def _old(model: Model, replica: Replica) -> bool:
     return replica.fingerprint != model.fingerprint or replica.placed < model.restarted
 
 
-def evict(look: ModelReconciler, search: Search) -> list[Decision]:
+def evict(turn: Turn, search: Search) -> list[Decision]:
     """Put idle on-demand models to sleep, the longest idle first, as few as will do. Empty: that gives no room."""
     idle: list[tuple[timedelta, Model, list[Replica]]] = []
-    for model in look.state.facts.models.values():
-        if not _gives_way(look, model) or not model.spec.scaling.on_demand:
+    for model in turn.state.facts.models.values():
+        if not _gives_way(turn, model) or not model.spec.scaling.on_demand:
             continue
-        replicas = [r for r in look.state.replicas_of(model.name) if r.phase in ("placed", "ready")]
+        replicas = [r for r in turn.state.replicas_of(model.name) if r.phase in ("placed", "ready")]
         if replicas:
-            look.look_for_use()  # it may be idle long enough then
-        since = evictable(model, look.state.replicas_of(model.name), look.round.traffic, look.now)
+            turn.recheck_for_use()  # it may be idle long enough then
+        since = evictable(model, turn.state.replicas_of(model.name), turn.round.traffic, turn.now)
         if since is not None:
             idle.append((since, model, replicas))
     idle.sort(key=lambda found: (-found[0], found[1].name))
@@ -84,27 +81,27 @@ def evict(look: ModelReconciler, search: Search) -> list[Decision]:
                 break
     said: list[Decision] = []
     for since, model, replicas in chosen or ():
-        look.round.disturbed.add(model.name)
+        turn.round.disturbed.add(model.name)
         seconds = int(since.total_seconds())
-        reason = f"it has been idle for {seconds} s, and {look.model.name} needs its room"
+        reason = f"it has been idle for {seconds} s, and {turn.model.name} needs its room"
         slept = ModelSlept(
-            at=look.now, model=model.name, reason=reason, idle_ms=milliseconds(since), for_model=look.model.name
+            at=turn.now, model=model.name, reason=reason, idle_ms=milliseconds(since), for_model=turn.model.name
         )
         said.append((f"model.{model.name}:idle:{model.touched}", slept))
-        said += [_drained(look, replica, reason) for replica in replicas]
+        said += [_drained(turn, replica, reason) for replica in replicas]
     return said
 
 
-def preempt(look: ModelReconciler, search: Search) -> list[Decision]:
+def preempt(turn: Turn, search: Search) -> list[Decision]:
     """Stop replicas of models of a lower class, as few as will do. Empty: that gives no room."""
-    mine = CLASSES[look.model.spec.priority_class]
+    mine = CLASSES[turn.model.spec.priority_class]
     victims: list[Replica] = []
-    for model in look.state.facts.models.values():
-        if CLASSES[model.spec.priority_class] > mine and _gives_way(look, model):
-            victims += [r for r in look.state.replicas_of(model.name) if r.phase in ("placed", "ready")]
+    for model in turn.state.facts.models.values():
+        if CLASSES[model.spec.priority_class] > mine and _gives_way(turn, model):
+            victims += [r for r in turn.state.replicas_of(model.name) if r.phase in ("placed", "ready")]
     if not victims:
         return []
-    models = look.state.facts.models
+    models = turn.state.facts.models
     # The lowest class first, what does not serve yet before what does, the youngest first.
     victims.sort(key=lambda r: (-CLASSES[models[r.model].spec.priority_class], r.phase == "ready", -r.placed))
     least: list[Replica] | None = None
@@ -112,9 +109,9 @@ def preempt(look: ModelReconciler, search: Search) -> list[Decision]:
         fewest = _fewest(search, placement, victims)
         if fewest is not None and (least is None or len(fewest) < len(least)):
             least = fewest
-    reason = f"makes way for {look.model.name}, which is of the class {look.model.spec.priority_class}"
-    look.round.disturbed.update(r.model for r in least or ())
-    return [_drained(look, replica, reason) for replica in least or ()]
+    reason = f"makes way for {turn.model.name}, which is of the class {turn.model.spec.priority_class}"
+    turn.round.disturbed.update(r.model for r in least or ())
+    return [_drained(turn, replica, reason) for replica in least or ()]
 
 
 def _fewest(search: Search, placement: Placement, victims: Sequence[Replica]) -> list[Replica] | None:
@@ -137,15 +134,15 @@ def _fits(search: Search, gone: Sequence[Replica], where: set[str] | None = None
     return bool(search.placements_without(_shards(gone), machines))
 
 
-def _gives_way(look: ModelReconciler, model: Model) -> bool:
+def _gives_way(turn: Turn, model: Model) -> bool:
     """Whether a model may be made to: not one that stands above, nor one of which this round has decided already."""
-    if model.name == look.model.name or model.name in look.round.acted or model.name in look.round.disturbed:
+    if model.name == turn.model.name or model.name in turn.round.acted or model.name in turn.round.disturbed:
         return False
-    return CLASSES[model.spec.priority_class] >= CLASSES[look.model.spec.priority_class]
+    return CLASSES[model.spec.priority_class] >= CLASSES[turn.model.spec.priority_class]
 
 
-def _drained(look: ModelReconciler, replica: Replica, reason: str) -> Decision:
-    model = look.state.facts.models[replica.model]
-    look.round.leaving.append(replica)
-    drain = ReplicaDraining(at=look.now, replica_id=replica.replica_id, model=replica.model, reason=reason)
+def _drained(turn: Turn, replica: Replica, reason: str) -> Decision:
+    model = turn.state.facts.models[replica.model]
+    turn.round.leaving.append(replica)
+    drain = ReplicaDraining(at=turn.now, replica_id=replica.replica_id, model=replica.model, reason=reason)
     return f"EVENTS:{model.touched}", drain

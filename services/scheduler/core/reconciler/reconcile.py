@@ -102,7 +102,7 @@ class Reconciler:
                 round_.acted.add(model.name)
                 self._settled.pop(model.name, None)
             else:
-                capacity = state.capacity_changed if look.short else None
+                capacity = state.capacity_changed if look.lacks_capacity else None
                 self._settled[model.name] = _Settled(model.touched, capacity, now, look.due, look.reserved, look.queued)
         if len(self._settled) > len(state.facts.models):
             self._settled = {name: s for name, s in self._settled.items() if name in state.facts.models}
