@@ -13,10 +13,13 @@ from libs.bus import Bus, OwnedView
 from libs.events.views import Desired, ModelView, NodeView, Route, ShardWanted
 from libs.runtime.secrets import BadSecret, engine_key, seal
 
+from .core.state.facts import Machine
 from .core.state.operations import open_operations
-from .core.state.state import Machine, State
+from .core.state.state import State
+from .core.views.desired import wanted_on
+from .core.views.model_views import model_view
 from .core.views.node_views import node_view
-from .core.views.views import model_view, route, wanted_on
+from .core.views.routes import route
 
 log = logging.getLogger("llmgw.scheduler")
 

@@ -27,10 +27,11 @@ from .adapters.listener import Listener
 from .core.commands.decide import model_named
 from .core.placement.memory_fit import problems_of_headers
 from .core.reconciler.silence import why_paused
-from .core.state.state import Model, State
+from .core.state.facts import Model
+from .core.state.state import State
 from .core.views.history import explain
+from .core.views.model_views import model_view, with_progress
 from .core.views.node_views import node_view, racks
-from .core.views.views import model_view, with_progress
 
 
 class Questions:

@@ -15,8 +15,8 @@ from .core.commands.decide import model_named
 from .core.state.evolve import evolve
 from .core.state.state import State
 from .core.views.history import explain
+from .core.views.model_views import model_view
 from .core.views.node_views import node_state, node_view
-from .core.views.views import model_view
 from .whatif import WhatIf, what_if
 
 

@@ -22,7 +22,7 @@ from .core.inputs.heartbeats import LOST_AFTER_MS, Heartbeat, Heartbeats
 from .core.reconciler.reconcile import Reconciler
 from .core.state.evolve import evolve
 from .core.state.state import State
-from .core.views.views import model_view
+from .core.views.model_views import model_view
 
 ROUNDS = 2_000
 """Rounds of deciding and doing after which a change is taken not to settle."""

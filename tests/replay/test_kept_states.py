@@ -10,9 +10,10 @@ import pytest
 from services.scheduler.core.state.evolve import evolve
 from services.scheduler.core.state.snapshot import Kept, keep, restore
 from services.scheduler.core.state.state import State
+from services.scheduler.core.views.desired import wanted_on
 from services.scheduler.core.views.history import explain
 from services.scheduler.core.views.node_views import node_view
-from services.scheduler.core.views.views import route, wanted_on
+from services.scheduler.core.views.routes import route
 
 from .record import HISTORIES, read
 

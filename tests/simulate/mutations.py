@@ -15,7 +15,7 @@ from services.scheduler.core.placement import (
     candidates,
     capacity,
     checks,
-    placement,
+    search,
 )
 from services.scheduler.core.reconciler import (
     demand,
@@ -27,7 +27,7 @@ from services.scheduler.core.reconciler import (
     starts,
 )
 from services.scheduler.core.state import evolve, fabrics
-from services.scheduler.core.views import views
+from services.scheduler.core.views import desired, routes
 
 from .story import failure
 
@@ -107,7 +107,7 @@ def _ignores_drain() -> list[Patch]:
 
 
 def _half_a_gang_runs_on() -> list[Patch]:
-    return [(views, "_should_run", lambda replica: replica.phase in ("placed", "ready", "draining", "failed"))]
+    return [(desired, "_should_run", lambda replica: replica.phase in ("placed", "ready", "draining", "failed"))]
 
 
 def _ids_twice() -> list[Patch]:
@@ -187,7 +187,7 @@ def _grows_without_end() -> list[Patch]:
 
 
 def _side_by_side() -> list[Patch]:
-    return [(placement, "conflicts", lambda *_: {})]
+    return [(search, "conflicts", lambda *_: {})]
 
 
 def _no_brake() -> list[Patch]:
@@ -195,8 +195,8 @@ def _no_brake() -> list[Patch]:
 
 
 def _silence_removes() -> list[Patch]:
-    asked = views._asked
-    return [(views, "_asked", lambda state, model: [r for r in asked(state, model) if not state.silent(r)])]
+    asked = routes._asked
+    return [(routes, "_asked", lambda state, model: [r for r in asked(state, model) if not state.silent(r)])]
 
 
 def _starts_without_end() -> list[Patch]:

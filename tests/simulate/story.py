@@ -33,7 +33,7 @@ from libs.events.commands import (
 from libs.events.model import Adapter, AntiAffinity, Canary, ModelSpec, Profile, Scaling
 from libs.events.refusal import Refused
 from services.scheduler.core.placement.capacity import Capacity
-from services.scheduler.core.placement.placement import Search
+from services.scheduler.core.placement.search import Search
 from services.scheduler.core.reconciler.demand import wanted
 from services.scheduler.core.state.evolve import evolve
 from services.scheduler.core.state.snapshot import Kept, keep, restore

@@ -25,16 +25,18 @@ from services.scheduler.core.inputs.traffic import (
     ReplicaUse,
     Traffic,
 )
-from services.scheduler.core.reconciler import model_reconciler
+from services.scheduler.core.reconciler import turn
 from services.scheduler.core.reconciler.demand import wanted as wanted_of
 from services.scheduler.core.reconciler.reconcile import Reconciler
 from services.scheduler.core.state.evolve import evolve
-from services.scheduler.core.state.state import Model, Replica, State
-from services.scheduler.core.views.views import route, wanted_on
+from services.scheduler.core.state.facts import Model, Replica
+from services.scheduler.core.state.state import State
+from services.scheduler.core.views.desired import wanted_on
+from services.scheduler.core.views.routes import route
 
 # What gateways do changes without an event: here it is looked at all the time, so that what a leader remembers can be
 # held against what one that remembers nothing decides.
-model_reconciler.LOOK_AGAIN_FOR_USE = timedelta(0)
+turn.RECHECK_FOR_USE = timedelta(0)
 
 START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 

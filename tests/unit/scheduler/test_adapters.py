@@ -7,7 +7,8 @@ import msgspec
 from libs.events.commands import WakeModel
 from libs.events.model import Adapter, ModelSpec, Scaling
 from libs.events.replica import ReplicaDraining
-from services.scheduler.core.views.views import route, wanted_on
+from services.scheduler.core.views.desired import wanted_on
+from services.scheduler.core.views.routes import route
 
 from .harness import World, cpu_profile, model_spec
 

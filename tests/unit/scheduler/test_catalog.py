@@ -23,8 +23,8 @@ from libs.events.model import Adapter, Canary, Licence, ModelScaled, ModelSpec, 
 from libs.events.subjects import encode_token
 from libs.events.views import WeightsWanted
 from services.scheduler.core.commands.validation import fingerprint
-from services.scheduler.core.state.state import ERRANDS
-from services.scheduler.core.views.views import wanted_on
+from services.scheduler.core.state.facts import ERRANDS
+from services.scheduler.core.views.desired import wanted_on
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
 

@@ -39,7 +39,8 @@ from libs.events.replica import ReplicaDraining, ReplicaFailed, ReplicaPlaced
 from services.scheduler.core.reconciler.reconcile import Reconciler
 from services.scheduler.core.state.evolve import evolve
 from services.scheduler.core.state.state import State
-from services.scheduler.core.views.views import model_view, route
+from services.scheduler.core.views.model_views import model_view
+from services.scheduler.core.views.routes import route
 
 from .harness import (
     World,

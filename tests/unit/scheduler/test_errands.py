@@ -12,8 +12,8 @@ from libs.events.machine import MachineErrandEnded
 from libs.events.node import Errand, NodeErrandGiven
 from libs.events.replica import ReplicaFailed, ReplicaReady
 from libs.events.shard import ShardFailed, ShardStarting
+from services.scheduler.core.state.facts import ERRANDS
 from services.scheduler.core.state.operations import MAX_BYTES, MAX_OPEN, open_operations
-from services.scheduler.core.state.state import ERRANDS
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
 

@@ -9,7 +9,8 @@ import pytest
 
 from libs.events.model import ModelUnplaced
 from libs.events.replica import ReplicaFailed, ReplicaPlaced
-from services.scheduler.core.views.views import route, wanted_on
+from services.scheduler.core.views.desired import wanted_on
+from services.scheduler.core.views.routes import route
 
 from .harness import (
     World,

@@ -13,7 +13,7 @@ from libs.events.model import AntiAffinity, ModelSpec, Profile
 from libs.events.replica import ShardPlacement
 from services.scheduler.core.inputs.heartbeats import Heartbeat, Heartbeats
 from services.scheduler.core.placement.capacity import Capacity, usable_memory_mb
-from services.scheduler.core.placement.placement import Placement, place
+from services.scheduler.core.placement.search import Placement, place
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
 

@@ -19,7 +19,7 @@ from libs.events.replica import (
 )
 from libs.events.shard import ShardAdopted, ShardReady, ShardStarting, ShardStopped
 from services.scheduler.core.reconciler import model_reconciler
-from services.scheduler.core.views.views import route
+from services.scheduler.core.views.routes import route
 
 from .harness import World, cpu_profile, gpu_profile, index_follows_facts, model_spec, no_double_holding, really_free
 

@@ -12,7 +12,8 @@ from libs.events.node import Errand, NodeLost
 from libs.events.replica import ReplicaDraining, ReplicaLost, ReplicaPlaced, ReplicaRecovered, ReplicaStopped
 from libs.events.system import PlacingPaused, PlacingResumed
 from services.scheduler.core.reconciler import silence
-from services.scheduler.core.views.views import route, wanted_on
+from services.scheduler.core.views.desired import wanted_on
+from services.scheduler.core.views.routes import route
 
 from .harness import World, gpu_profile, index_follows_facts, model_spec, silence_removes_nothing
 

@@ -8,7 +8,7 @@ import pytest
 
 from libs.events.model import ModelUnplaced
 from libs.events.replica import ReplicaPlaced
-from services.scheduler.core.views.views import model_view
+from services.scheduler.core.views.model_views import model_view
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
 

@@ -11,14 +11,11 @@ from libs.events.replica import ReplicaStopped
 from libs.events.system import RackCapped
 from libs.events.views import NodeView
 from services.scheduler.core.inputs.heartbeats import Heartbeat
+from services.scheduler.core.views.desired import wanted_on
 from services.scheduler.core.views.history import explain
+from services.scheduler.core.views.model_views import model_view, with_progress
 from services.scheduler.core.views.node_views import node_view, racks
-from services.scheduler.core.views.views import (
-    model_view,
-    route,
-    wanted_on,
-    with_progress,
-)
+from services.scheduler.core.views.routes import route
 
 from .harness import World, cpu_profile, gpu_profile, model_spec
 

@@ -54,7 +54,8 @@ from libs.events.system import RackCapped, SystemStarted, SystemStopped
 from services.scheduler.core.placement.capacity import Capacity
 from services.scheduler.core.reconciler.nodes import still_running
 from services.scheduler.core.state import operations
-from services.scheduler.core.state.state import Machine, Model, State
+from services.scheduler.core.state.facts import Machine, Model
+from services.scheduler.core.state.state import State
 
 from .validation import fingerprint, problems, scaling_problems
 

@@ -16,7 +16,8 @@ from libs.events.explanation import Explanation
 from libs.events.model import ModelSpec, Profile
 from libs.fit import Need as Memory
 from services.scheduler.core.inputs.heartbeats import Heartbeats
-from services.scheduler.core.state.state import Machine, State
+from services.scheduler.core.state.facts import Machine
+from services.scheduler.core.state.state import State
 
 from .capacity import Capacity, rack_of, usable_memory_mb
 from .checks import (

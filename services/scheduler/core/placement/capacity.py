@@ -10,7 +10,8 @@ import msgspec
 from libs.events.machine import Gpu
 from libs.events.replica import ShardPlacement
 from libs.fit.health import usable
-from services.scheduler.core.state.state import Machine, State
+from services.scheduler.core.state.facts import Machine
+from services.scheduler.core.state.state import State
 
 from .power import watts_of
 

@@ -14,7 +14,7 @@ from libs.fit import Need
 from libs.fit.health import in_words, usable
 from libs.fit.memory import GIB
 from services.scheduler.core.inputs.heartbeats import LOST_AFTER_MS, Heartbeat
-from services.scheduler.core.state.state import Machine
+from services.scheduler.core.state.facts import Machine
 
 from .capacity import Free
 from .devices import (

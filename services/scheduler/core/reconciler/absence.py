@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from libs.events.replica import ReplicaRecovered, ReplicaStopped
-from services.scheduler.core.placement.placement import Search
-from services.scheduler.core.state.state import Replica
+from services.scheduler.core.placement.search import Search
+from services.scheduler.core.state.facts import Replica
 
 from .demand import why_none
 from .lifecycle import answers, overdue
@@ -18,6 +18,7 @@ GIVEN_UP_AFTER = timedelta(seconds=30)
 
 
 def returning(turn: Turn) -> None:
+    """Decide about replicas whose machines were lost: they serve again, are gone, or are wanted no more."""
     serving = sum(turn.serves(r) and turn.outdated(r) is None for r in turn.replicas)
     for replica in turn.replicas:
         if replica.phase != "lost":

@@ -18,7 +18,8 @@ from libs.events.model import (
     ModelSpec,
 )
 from services.scheduler.core.inputs.traffic import LONG_MS, SHORT_MS, Traffic
-from services.scheduler.core.state.state import Model, Replica, State
+from services.scheduler.core.state.facts import Model, Replica
+from services.scheduler.core.state.state import State
 
 from .nodes import milliseconds
 

@@ -15,12 +15,8 @@ from libs.events.replica import (
 from libs.events.sources import kept_as
 from services.scheduler.core.inputs.heartbeats import Heartbeats
 from services.scheduler.core.inputs.traffic import ANSWERS_WITHIN_MS, Traffic
-from services.scheduler.core.state.state import (
-    Model,
-    Replica,
-    Shard,
-    State,
-)
+from services.scheduler.core.state.facts import Model, Replica, Shard
+from services.scheduler.core.state.state import State
 
 from .nodes import ABSENT_AFTER, Decision
 

@@ -1,4 +1,4 @@
-"""One look at one model: what its replicas are, what is wanted, and the difference as events."""
+"""One model: what its replicas are, what is wanted, and the difference as events."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from libs.events.explanation import Explanation
 from libs.events.model import ModelParked, ModelSpec, ModelUnplaced
 from libs.events.replica import ReplicaPlaced, ShardPlacement
 from services.scheduler.core.placement.checks import CHANGING
-from services.scheduler.core.placement.placement import Placement, Search
-from services.scheduler.core.state.state import Replica
+from services.scheduler.core.placement.search import Placement, Search
+from services.scheduler.core.state.facts import Replica
 
 from .absence import give_up, returning
 from .demand import (
@@ -55,6 +55,7 @@ class ModelReconciler(Turn):
     """Brings one model from what there is of it to what is wanted."""
 
     def decide(self) -> None:
+        """Fill ``decisions`` with what is due first: a replica's next step, a change of the model, or more or fewer."""
         for replica in self.replicas:
             step = next_step(self.state, self.model, replica, self.heartbeats, self.round.traffic, self.now)
             if step is not None:

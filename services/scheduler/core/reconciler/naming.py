@@ -6,7 +6,8 @@ import base64
 import hashlib
 
 from libs.events.replica import ShardPlacement
-from services.scheduler.core.state.state import Model, State
+from services.scheduler.core.state.facts import Model
+from services.scheduler.core.state.state import State
 
 LEADER_PORTS = 20_000, 29_000
 """Where ranks of a replica find each other: below the ports systems give to outgoing connections."""

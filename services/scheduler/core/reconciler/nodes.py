@@ -15,8 +15,9 @@ from libs.events.node import (
 from libs.events.replica import ReplicaStopped
 from services.scheduler.core.inputs.heartbeats import Heartbeat, Heartbeats
 from services.scheduler.core.inputs.traffic import Traffic
+from services.scheduler.core.state.facts import Machine
 from services.scheduler.core.state.replicas import of_retired
-from services.scheduler.core.state.state import Machine, State
+from services.scheduler.core.state.state import State
 
 from .silence import deadline_ms, pause_decision
 

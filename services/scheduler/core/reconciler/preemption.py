@@ -7,8 +7,9 @@ from datetime import timedelta
 
 from libs.events.model import ModelSlept
 from libs.events.replica import ReplicaDraining
-from services.scheduler.core.placement.placement import Placement, Search
-from services.scheduler.core.state.state import Model, Replica, State
+from services.scheduler.core.placement.search import Placement, Search
+from services.scheduler.core.state.facts import Model, Replica
+from services.scheduler.core.state.state import State
 
 from .demand import CLASSES, evictable
 from .nodes import Decision, milliseconds

@@ -15,7 +15,8 @@ from services.scheduler.core.inputs.heartbeats import LOST_AFTER_MS, Heartbeats
 from services.scheduler.core.inputs.traffic import Traffic
 from services.scheduler.core.placement.candidates import Tables
 from services.scheduler.core.placement.capacity import Capacity
-from services.scheduler.core.state.state import Model, State
+from services.scheduler.core.state.facts import Model
+from services.scheduler.core.state.state import State
 
 from .demand import CLASSES
 from .model_reconciler import ModelReconciler
@@ -95,15 +96,15 @@ class Reconciler:
             if model.name in round_.disturbed:
                 self._settled.pop(model.name, None)
                 continue
-            look = ModelReconciler(round_, model)
-            look.decide()
-            if look.decisions:
-                decisions += look.decisions
+            turn = ModelReconciler(round_, model)
+            turn.decide()
+            if turn.decisions:
+                decisions += turn.decisions
                 round_.acted.add(model.name)
                 self._settled.pop(model.name, None)
             else:
-                capacity = state.capacity_changed if look.lacks_capacity else None
-                self._settled[model.name] = _Settled(model.touched, capacity, now, look.due, look.reserved, look.queued)
+                capacity = state.capacity_changed if turn.lacks_capacity else None
+                self._settled[model.name] = _Settled(model.touched, capacity, now, turn.due, turn.reserved, turn.queued)
         if len(self._settled) > len(state.facts.models):
             self._settled = {name: s for name, s in self._settled.items() if name in state.facts.models}
         return decisions or self._throughput.decisions(state, traffic, now)

@@ -10,7 +10,8 @@ from services.scheduler.core.inputs.heartbeats import Heartbeats
 from services.scheduler.core.inputs.traffic import Traffic
 from services.scheduler.core.placement.candidates import Tables
 from services.scheduler.core.placement.capacity import Capacity
-from services.scheduler.core.state.state import Replica, State
+from services.scheduler.core.state.facts import Replica
+from services.scheduler.core.state.state import State
 
 from .starts import Starts
 

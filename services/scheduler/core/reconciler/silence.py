@@ -18,8 +18,9 @@ from services.scheduler.core.inputs.heartbeats import (
     Heartbeats,
 )
 from services.scheduler.core.inputs.traffic import UNANSWERED_LEAST, Traffic
+from services.scheduler.core.state.facts import Machine
 from services.scheduler.core.state.operations import begins_anew
-from services.scheduler.core.state.state import Machine, State
+from services.scheduler.core.state.state import State
 
 LEAST = 3
 """Two may die together by chance, or share a socket."""

@@ -7,7 +7,8 @@ from datetime import datetime
 from libs.events.replica import ReplicaMeasured
 from libs.fit import hosts_of, pace_of
 from services.scheduler.core.inputs.traffic import PACES_LEAST, Traffic
-from services.scheduler.core.state.state import Replica, State
+from services.scheduler.core.state.facts import Replica
+from services.scheduler.core.state.state import State
 
 from .nodes import Decision
 

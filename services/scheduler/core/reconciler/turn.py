@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from libs.events import Event
 from libs.events.replica import ReplicaDraining, ShardPlacement
 from libs.fit.health import must_leave
-from services.scheduler.core.state.state import Model, Replica
+from services.scheduler.core.state.facts import Model, Replica
 
 from .demand import wanted
 from .nodes import Decision
@@ -40,14 +40,17 @@ class Turn:
         self.queued = False
         """It waits until fewer replicas are starting."""
         self.due: datetime | None = None
+        """When it is to be looked at again, though nothing happens; None: not before something does."""
         self.reserved: tuple[ShardPlacement, ...] = ()
         """Room it waits for: what is free of it already is not for models that come after."""
 
     def recheck_after(self, after: timedelta) -> None:
+        """Nothing that is decided now holds for longer: the model is looked at again then, though nothing happens."""
         again = self.now + after
         self.due = again if self.due is None else min(self.due, again)
 
     def recheck_for_use(self) -> None:
+        """``recheck_after`` a time in which what gateways do may have changed."""
         self.recheck_after(RECHECK_FOR_USE)
 
     def serves(self, replica: Replica) -> bool:
@@ -55,9 +58,11 @@ class Turn:
         return replica.phase == "ready" and not self.state.silent(replica)
 
     def emit(self, event: Event) -> None:
+        """Decide an event, caused by the last one that matters to the model."""
         self.decisions.append((f"EVENTS:{self.model.touched}", event))
 
     def drain(self, replica: Replica, reason: str) -> None:
+        """Decide that a replica goes: it finishes what it has, and its capacity counts as coming free."""
         self.round.leaving.append(replica)
         self.emit(ReplicaDraining(at=self.now, replica_id=replica.replica_id, model=replica.model, reason=reason))
 

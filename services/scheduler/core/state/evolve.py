@@ -38,10 +38,11 @@ from libs.events.system import (
 )
 
 from . import operations
+from .facts import Machine, Pause
 from .models import FOLDS as MODELS
 from .replicas import FOLDS as REPLICAS
 from .replicas import forget, of_retired
-from .state import Machine, Pause, State
+from .state import State
 
 
 def evolve(state: State, event: Event, position: int) -> State:
@@ -57,9 +58,9 @@ def evolve(state: State, event: Event, position: int) -> State:
             # Whose room may be taken, and whose is coming back, depends on what models and replicas are.
             state.capacity_changed = position
         if isinstance(event, ModelEvent | ReplicaEvent | ShardEvent):
-            story = state.stories.get(event.model)
-            if story is not None:
-                story.events.append((position, event))
+            history = state.histories.get(event.model)
+            if history is not None:
+                history.events.append((position, event))
     return state
 
 

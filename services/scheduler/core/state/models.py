@@ -25,12 +25,8 @@ from libs.events.model import (
     ModelWoken,
 )
 
-from .state import (
-    Model,
-    State,
-    Story,
-    Trial,
-)
+from .facts import Model, Trial
+from .state import History, State
 
 DECLARED = "it is declared stopped"
 
@@ -48,7 +44,7 @@ def _defined(state: State, event: ModelDefined, position: int) -> None:
             stopped=DECLARED if event.spec.stopped else None,
         )
         state.of_model.setdefault(event.model, {})
-        state.stories[event.model] = Story()
+        state.histories[event.model] = History()
         return
     if model.removed:
         model.created_at = event.at

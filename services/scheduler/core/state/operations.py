@@ -14,12 +14,8 @@ from libs.events.refusal import Refused
 from libs.events.sources import on_machines
 from libs.events.views import ErrandWanted
 
-from .state import (
-    ERRANDS,
-    Machine,
-    Replica,
-    State,
-)
+from .facts import ERRANDS, Machine, Replica
+from .state import State
 
 MAX_OPEN = 16
 """Open ones of a machine: more than that are of no use to anybody, and all of them are sent to it whole."""

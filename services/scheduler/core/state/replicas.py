@@ -29,17 +29,9 @@ from libs.events.shard import (
 )
 from libs.events.sources import of_library
 
+from .facts import ENDED, Model, Orphan, Replica, ReplicaPhase, Shard, ShardPhase
 from .operations import restarts, starts_anew
-from .state import (
-    ENDED,
-    Model,
-    Orphan,
-    Replica,
-    ReplicaPhase,
-    Shard,
-    ShardPhase,
-    State,
-)
+from .state import State
 
 WEIGHTS_REMEMBERED = 64
 """Versions remembered per machine; an agent's cache holds fewer."""

@@ -6,7 +6,8 @@ import msgspec
 
 from libs.events import Event, decode, encode
 
-from .state import Facts, State, Story
+from .facts import Facts
+from .state import History, State
 
 
 class Kept(msgspec.Struct):
@@ -14,17 +15,17 @@ class Kept(msgspec.Struct):
     election: int
     term: int
     facts: Facts
-    stories: dict[str, list[tuple[int, msgspec.Raw]]]
+    histories: dict[str, list[tuple[int, msgspec.Raw]]]
     """Model to its last happenings: sequence and event."""
 
 
 def keep(state: State) -> Kept:
     """Shares the facts with ``state``: to be written before the next event is folded."""
-    stories = {
-        name: [(position, msgspec.Raw(encode(event))) for position, event in story.events]
-        for name, story in state.stories.items()
+    histories = {
+        name: [(position, msgspec.Raw(encode(event))) for position, event in history.events]
+        for name, history in state.histories.items()
     }
-    return Kept(state.position, state.election, state.term, state.facts, stories)
+    return Kept(state.position, state.election, state.term, state.facts, histories)
 
 
 def restore(kept: Kept) -> State:
@@ -39,12 +40,12 @@ def restore(kept: Kept) -> State:
         for shard_id, shard in replica.shards.items():
             if not shard.ended:
                 state.held.setdefault(shard.placement.machine_id, {})[shard_id] = shard.placement
-    for name, happenings in kept.stories.items():
-        story = state.stories[name] = Story()
+    for name, happenings in kept.histories.items():
+        history = state.histories[name] = History()
         for position, line in happenings:
             event = decode(bytes(line))
             assert isinstance(event, Event)
-            story.events.append((position, event))
+            history.events.append((position, event))
     # Whoever works from here on has seen nothing yet: all that matters is that what comes next is later.
     state.capacity_changed = state.nodes_changed = state.mirrors_changed = state.hardware_changed = kept.position
     for machine_id in kept.facts.machines:

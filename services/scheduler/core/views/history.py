@@ -6,11 +6,12 @@ from libs.events.questions import Happening, ModelExplained
 from libs.events.sentences import sentence
 from services.scheduler.core.inputs.heartbeats import Heartbeats
 from services.scheduler.core.placement.capacity import Capacity
-from services.scheduler.core.placement.placement import place
+from services.scheduler.core.placement.search import place
 from services.scheduler.core.reconciler.demand import wanted
-from services.scheduler.core.state.state import Model, State
+from services.scheduler.core.state.facts import Model
+from services.scheduler.core.state.state import State
 
-from .views import model_view, with_progress
+from .model_views import model_view, with_progress
 
 
 def explain(state: State, model: Model, heartbeats: Heartbeats | None = None) -> ModelExplained:
@@ -24,10 +25,10 @@ def explain(state: State, model: Model, heartbeats: Heartbeats | None = None) ->
     if running < sum(group.count for group in wanted(state, model)):
         placement = place(state, model, Capacity(state), heartbeats)
         unplaced = placement.explanation if placement.machine_id is None else model.unplaced
-    story = state.stories.get(model.name)
+    history = state.histories.get(model.name)
     recent = tuple(
         Happening(at=event.at, sequence=position, sentence=sentence(event))
-        for position, event in (story.events if story is not None else ())
+        for position, event in (history.events if history is not None else ())
     )
     return ModelExplained(
         model=with_progress(model_view(state, model), heartbeats),

@@ -9,8 +9,9 @@ from libs.events.views import NodeView
 from services.scheduler.core.placement.capacity import Capacity
 from services.scheduler.core.placement.power import watts_of
 from services.scheduler.core.placement.summary import card
+from services.scheduler.core.state.facts import Machine, Replica
 from services.scheduler.core.state.operations import open_operations
-from services.scheduler.core.state.state import Machine, Replica, State
+from services.scheduler.core.state.state import State
 
 
 def node_view(state: State, machine: Machine) -> NodeView:

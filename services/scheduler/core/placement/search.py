@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from libs.events.explanation import MAX_CANDIDATES, Candidate, Explanation
+from libs.events.explanation import Explanation
 from libs.events.model import ModelSpec, Profile
 from services.scheduler.core.inputs.heartbeats import Heartbeats
-from services.scheduler.core.state.state import Machine, Model, State
+from services.scheduler.core.state.facts import Machine, Model
+from services.scheduler.core.state.state import State
 
 from . import summary
 from .anti_affinity import conflicts
@@ -25,12 +26,9 @@ from .candidates import (
     requirement_of,
 )
 from .capacity import Capacity, rack_of
-from .checks import CHECKS, LASTING
+from .explanation import SHOWN_WHEN_PLACED, Assessment, counted, nowhere, shown
 from .gangs import Gang, best_gang
 from .power import watts_of
-
-SHOWN_WHEN_PLACED = 16
-"""Candidates kept of a choice that was made; of one that could not be made all ``MAX_CANDIDATES`` are."""
 
 
 class Spot(msgspec.Struct, frozen=True):
@@ -67,16 +65,6 @@ class Ranked(msgspec.Struct, frozen=True):
     total: float
 
 
-class _Asked(msgspec.Struct, frozen=True):
-    """One profile, and what every machine said to it."""
-
-    profile: Profile
-    fits: Mapping[str, Fit]
-    rejected: Mapping[str, Mapping[str, str]]
-    counts: Mapping[str, int] | None = None
-    """Check to machines it turned away, where that is known without counting."""
-
-
 class Search:
     """For places for replicas of one definition, one after another."""
 
@@ -94,7 +82,7 @@ class Search:
         self._state = state
         self._model = model
         self._capacity = capacity
-        self._hearing = heartbeats
+        self._heartbeats = heartbeats
         self._tables = tables if tables is not None else Tables()
         self._spec = spec if spec is not None else model.spec
         self._profiles = sorted(
@@ -107,77 +95,85 @@ class Search:
         Profiles are tried from the highest priority down; the first that fits anywhere is taken. Among equally
         good machines the first by id is taken, so that the same log gives the same choice.
         """
-        asked: list[_Asked] = []
+        assessments: list[Assessment] = []
         generations: list[object] = []
         for profile in self._profiles:
-            wanted = requirement_of(self._state, self._spec, profile)
-            table = self._tables.of(wanted)
-            table.refresh(self._state, self._capacity, self._hearing)
-            found = self._choose(profile, wanted, asked, table)
-            if found is not None:
-                return found
-            whole = asked[-1].counts is not None  # nothing but the table turned machines away
-            generations.append((wanted.shape, table.generation if whole else -self._state.position))
-        return Placement(explanation=self._nowhere(asked, tuple(generations)))
+            requirement = requirement_of(self._state, self._spec, profile)
+            table = self._tables.of(requirement)
+            table.refresh(self._state, self._capacity, self._heartbeats)
+            placement = self._choose(profile, requirement, assessments, table)
+            if placement is not None:
+                return placement
+            whole = assessments[-1].counts is not None  # nothing but the table turned machines away
+            generations.append((requirement.shape, table.generation if whole else -self._state.position))
+        return Placement(explanation=self._nowhere(assessments, tuple(generations)))
 
-    def _nowhere(self, asked: Sequence[_Asked], generations: tuple[object, ...]) -> Explanation:
+    def _nowhere(self, assessments: Sequence[Assessment], generations: tuple[object, ...]) -> Explanation:
         """Told once for as long as every table stays as it is."""
         key = (self._model.name, *(p.name for p in self._profiles))
         known = self._tables.nowhere.get(key)
         if known is not None and known[0] == generations:
             return known[1]
-        explanation = _nowhere(asked, len(self._state.facts.machines))
+        explanation = nowhere(assessments, len(self._state.facts.machines))
         self._tables.nowhere[key] = generations, explanation
         return explanation
 
     def placements_without(self, gone: Collection[str], machines: Iterable[str]) -> list[Placement]:
         """Choices there would be on these machines if shards were gone: for each profile that fits, at most 16."""
         capacity = self._capacity.without(gone)
-        found: list[Placement] = []
+        placements: list[Placement] = []
         for profile in self._profiles:
-            wanted = requirement_of(self._state, self._spec, profile)
+            requirement = requirement_of(self._state, self._spec, profile)
             fits: dict[str, Fit] = {}
             if profile.nodes > 1:
-                table = self._tables.of(wanted)
-                table.refresh(self._state, self._capacity, self._hearing)
+                table = self._tables.of(requirement)
+                table.refresh(self._state, self._capacity, self._heartbeats)
                 fits.update(table.fits)
             for machine_id in machines:
                 machine = self._state.facts.machines.get(machine_id)
-                entry = assess(self._state, machine, wanted, capacity, self._hearing) if machine is not None else None
+                entry = (
+                    assess(self._state, machine, requirement, capacity, self._heartbeats)
+                    if machine is not None
+                    else None
+                )
                 if entry is not None and isinstance(entry[0], Fit):
                     fits[machine_id] = entry[0]
-            asked = _Asked(profile, self._allowed(fits, {}, capacity), {})
+            assessment = Assessment(profile, self._allowed(fits, {}, capacity), {})
             if profile.nodes > 1:
-                gang = self._gang(asked)
+                gang = self._gang(assessment)
                 if isinstance(gang, Gang):
-                    found.append(self._together(gang, asked, [asked], wanted))
+                    placements.append(self._on_several(gang, assessment, [assessment], requirement))
             else:
-                for one in self._ranked(asked.fits, SHOWN_WHEN_PLACED):
-                    found.append(self._alone(one, [one], asked, [asked], wanted))
-        return found
+                for ranked in self._ranked(assessment.fits, SHOWN_WHEN_PLACED):
+                    placements.append(self._on_one(ranked, [ranked], assessment, [assessment], requirement))
+        return placements
 
-    def _choose(self, profile: Profile, wanted: Requirement, asked: list[_Asked], table: Table) -> Placement | None:
+    def _choose(
+        self, profile: Profile, requirement: Requirement, assessments: list[Assessment], table: Table
+    ) -> Placement | None:
         while True:
             rejected: dict[str, Mapping[str, str]] = {}
             fits = self._allowed(table.fits, rejected, self._capacity)
-            rejected.update(self._power_too(profile, table.rejected))
-            one = _Asked(profile, fits, table.rejected, table.counts)
+            rejected.update(self._without_power(profile, table.rejected))
+            assessment = Assessment(profile, fits, table.rejected, table.counts)
             if rejected:
-                one = _Asked(profile, fits, {**table.rejected, **rejected})
+                assessment = Assessment(profile, fits, {**table.rejected, **rejected})
             if profile.nodes > 1:
-                gang = self._gang(one)
+                gang = self._gang(assessment)
                 if not isinstance(gang, Gang):
-                    asked.append(_Asked(profile, {}, {**one.rejected, **gang}))
+                    assessments.append(Assessment(profile, {}, {**assessment.rejected, **gang}))
                     return None
-                return self._together(gang, one, [*asked, one], wanted)
-            ranked = self._ranked(one.fits, SHOWN_WHEN_PLACED)
+                return self._on_several(gang, assessment, [*assessments, assessment], requirement)
+            ranked = self._ranked(assessment.fits, SHOWN_WHEN_PLACED)
             if not ranked:
-                asked.append(one)
+                assessments.append(assessment)
                 return None
-            if self._hearing is None or table.again(self._state, ranked[0].machine_id, self._capacity, self._hearing):
+            if self._heartbeats is None or table.again(
+                self._state, ranked[0].machine_id, self._capacity, self._heartbeats
+            ):
                 fresh = table.fits[ranked[0].machine_id]
                 best = msgspec.structs.replace(ranked[0], fit=fresh)
-                return self._alone(best, ranked, one, [*asked, one], wanted)
+                return self._on_one(best, ranked, assessment, [*assessments, assessment], requirement)
 
     def _allowed(
         self, fits: Mapping[str, Fit], rejected: dict[str, Mapping[str, str]], capacity: Capacity
@@ -205,7 +201,9 @@ class Search:
                 rejected[machine_id] = {"power": summary.power(needs, drawn, caps[rack], rack)}
         return within
 
-    def _power_too(self, profile: Profile, rejected: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
+    def _without_power(
+        self, profile: Profile, rejected: Mapping[str, Mapping[str, str]]
+    ) -> dict[str, Mapping[str, str]]:
         """Of machines without GPUs enough to give those whose rack has no power left for them either."""
         found: dict[str, Mapping[str, str]] = {}
         caps = self._state.facts.rack_watts
@@ -222,7 +220,7 @@ class Search:
     # one machine
 
     def _ranked(self, fits: Mapping[str, Fit], most: int) -> list[Ranked]:
-        here, racks = self._company()
+        here, racks = self._neighbours()
         failed = self._model.failed_on
         machines = self._state.facts.machines
         totals: list[tuple[float, str]] = []
@@ -232,20 +230,20 @@ class Search:
             else:
                 total = fit.total + sum(
                     WORTH[part] * score
-                    for part, score in self._own_scores(machine_id, machines[machine_id], here, racks).items()
+                    for part, score in self._model_scores(machine_id, machines[machine_id], here, racks).items()
                 )
                 totals.append((-round(total, 6), machine_id))
         return [
             Ranked(
                 machine_id,
                 fits[machine_id],
-                {**self._own_scores(machine_id, machines[machine_id], here, racks), **fits[machine_id].scores},
+                {**self._model_scores(machine_id, machines[machine_id], here, racks), **fits[machine_id].scores},
                 -total,
             )
             for total, machine_id in heapq.nsmallest(most, totals)
         ]
 
-    def _company(self) -> tuple[Counter[str], Counter[str]]:
+    def _neighbours(self) -> tuple[Counter[str], Counter[str]]:
         """Machine and rack to shards of this model that are there."""
         here: Counter[str] = Counter()
         for replica in self._state.of_model.get(self._model.name, {}).values():
@@ -259,7 +257,7 @@ class Search:
                 racks[rack_of(machine)] += shards
         return here, racks
 
-    def _own_scores(
+    def _model_scores(
         self, machine_id: str, machine: Machine, here: Mapping[str, int], racks: Mapping[str, int]
     ) -> dict[str, float]:
         """Those that depend on whose replica it is."""
@@ -269,8 +267,13 @@ class Search:
             "racks": 1.0 / (1 + racks.get(rack_of(machine), 0)),
         }
 
-    def _alone(
-        self, best: Ranked, ranked: Sequence[Ranked], one: _Asked, asked: Sequence[_Asked], wanted: Requirement
+    def _on_one(
+        self,
+        best: Ranked,
+        ranked: Sequence[Ranked],
+        assessment: Assessment,
+        assessments: Sequence[Assessment],
+        requirement: Requirement,
     ) -> Placement:
         considered = len(self._state.facts.machines)
         second = next((r for r in ranked if r.machine_id != best.machine_id), None)
@@ -280,24 +283,26 @@ class Search:
         return Placement(
             explanation=Explanation(
                 considered=considered,
-                rejected=_counted(asked),
-                candidates=_shown([(r.machine_id, r.scores) for r in ranked], one, asked),
+                rejected=counted(assessments),
+                candidates=shown([(r.machine_id, r.scores) for r in ranked], assessment, assessments),
                 chosen=(best.machine_id,),
-                summary=summary.chosen(where, one.profile.name, considered, len(one.fits), next_best, lead),
+                summary=summary.chosen(
+                    where, assessment.profile.name, considered, len(assessment.fits), next_best, lead
+                ),
             ),
             spots=(Spot(best.machine_id, best.fit.devices),),
-            profile=one.profile,
-            weights=wanted.weights or "",
+            profile=assessment.profile,
+            weights=requirement.weights or "",
         )
 
     # several machines
 
-    def _gang(self, one: _Asked) -> Gang | dict[str, dict[str, str]]:
-        fits, without = dict(one.fits), dict[str, dict[str, str]]()
+    def _gang(self, assessment: Assessment) -> Gang | dict[str, dict[str, str]]:
+        fits, without = dict(assessment.fits), dict[str, dict[str, str]]()
         totals = {r.machine_id: r.total for r in self._ranked(fits, len(fits))}
         leaves = {m: self._state.facts.machines[m].facts.labels.get("leaf", "") for m in fits}
         while True:
-            found = best_gang(self._state.fabrics(), totals, leaves, one.profile.nodes)
+            found = best_gang(self._state.fabrics(), totals, leaves, assessment.profile.nodes)
             if not isinstance(found, Gang):
                 return {**found, **without}
             over = self._over_power(fits, sorted(found.machines, key=lambda m: totals[m]))
@@ -322,24 +327,26 @@ class Search:
         gpus = self._state.facts.machines[machine_id].facts.gpus
         return sum(watts_of(gpu) for gpu in gpus if gpu.uuid in fit.devices)
 
-    def _together(self, gang: Gang, one: _Asked, asked: Sequence[_Asked], wanted: Requirement) -> Placement:
+    def _on_several(
+        self, gang: Gang, assessment: Assessment, assessments: Sequence[Assessment], requirement: Requirement
+    ) -> Placement:
         considered = len(self._state.facts.machines)
-        scores = {r.machine_id: r.scores for r in self._ranked(one.fits, len(one.fits))}
+        scores = {r.machine_id: r.scores for r in self._ranked(assessment.fits, len(assessment.fits))}
         first = [(m, {**scores[m], **gang.scores[m]}) for m in gang.machines]
         rest = [(m, s) for m, s in scores.items() if m not in gang.machines]
         return Placement(
             explanation=Explanation(
                 considered=considered,
-                rejected=_counted(asked),
-                candidates=_shown([*first, *rest][:SHOWN_WHEN_PLACED], one, asked),
+                rejected=counted(assessments),
+                candidates=shown([*first, *rest][:SHOWN_WHEN_PLACED], assessment, assessments),
                 chosen=gang.machines,
                 summary=summary.chosen_together(
-                    gang.machines, one.profile.name, gang.where + gang.before, considered, len(one.fits)
+                    gang.machines, assessment.profile.name, gang.where + gang.before, considered, len(assessment.fits)
                 ),
             ),
-            spots=tuple(Spot(m, one.fits[m].devices, gang.adapters.get(m, ())) for m in gang.machines),
-            profile=one.profile,
-            weights=wanted.weights or "",
+            spots=tuple(Spot(m, assessment.fits[m].devices, gang.adapters.get(m, ())) for m in gang.machines),
+            profile=assessment.profile,
+            weights=requirement.weights or "",
             domain=gang.domain,
             fabric=gang.fabric,
         )
@@ -348,59 +355,3 @@ class Search:
 def place(state: State, model: Model, capacity: Capacity, heartbeats: Heartbeats | None) -> Placement:
     """Where one more replica of ``model`` would go."""
     return Search(state, model, capacity, heartbeats).best()
-
-
-def _counted(asked: Sequence[_Asked]) -> dict[str, int]:
-    """Check to machines it turned away, with any profile."""
-    if len(asked) == 1 and (counts := asked[0].counts) is not None:
-        return {check: counts[check] for check in CHECKS if counts.get(check)}
-    nodes: dict[str, set[str]] = {}
-    for one in asked:
-        for machine_id, reasons in one.rejected.items():
-            for check in reasons:
-                nodes.setdefault(check, set()).add(machine_id)
-    return {check: len(nodes[check]) for check in (*CHECKS, *sorted(nodes.keys() - CHECKS.keys())) if check in nodes}
-
-
-def _shown(
-    fitting: Sequence[tuple[str, dict[str, float]]], one: _Asked, asked: Sequence[_Asked]
-) -> tuple[Candidate, ...]:
-    shown = [Candidate(machine_id=m, profile=one.profile.name, scores=scores) for m, scores in fitting]
-    return (*shown, *_rejected(asked, SHOWN_WHEN_PLACED - len(shown)))
-
-
-def _rejected(asked: Sequence[_Asked], most: int) -> list[Candidate]:
-    found: list[Candidate] = []
-    for one in asked:
-        nearest = heapq.nsmallest(most - len(found), one.rejected, key=lambda machine_id: _nearness(one, machine_id))
-        for machine_id in nearest if most > len(found) else ():
-            reasons = tuple(one.rejected[machine_id].values())
-            found.append(Candidate(machine_id=machine_id, profile=one.profile.name, rejected=reasons))
-    return found
-
-
-def _nearness(one: _Asked, machine_id: str) -> tuple[int, int, str]:
-    """The smaller, the less is missing: what is occupied comes free, what a machine is stays."""
-    rejected = one.rejected[machine_id]
-    return sum(check in LASTING for check in rejected), len(rejected), machine_id
-
-
-def _nowhere(asked: Sequence[_Asked], considered: int) -> Explanation:
-    if considered == 0:
-        return Explanation(considered=0, summary="no machine has registered yet")
-    if not asked:
-        return Explanation(considered=considered, summary="the definition has no profile for it")
-    counted = _counted(asked)
-    # Of each check the machine that lacks least besides, and such machines' checks first.
-    examples: dict[str, tuple[str, str]] = {}
-    rejected = ((_nearness(one, machine_id), one) for one in asked for machine_id in one.rejected)
-    nearest = sorted(rejected, key=lambda pair: pair[0])
-    for (_, _, machine_id), one in nearest:
-        for check, sentence in one.rejected[machine_id].items():
-            examples.setdefault(check, (machine_id, sentence))
-    return Explanation(
-        considered=considered,
-        rejected=counted,
-        candidates=tuple(_rejected(asked, MAX_CANDIDATES)),
-        summary=summary.nowhere(considered, counted, examples),
-    )
