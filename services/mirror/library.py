@@ -15,12 +15,12 @@ from libs.events.library import ImportEnded, LibraryVersion, VersionAdded, Weigh
 from libs.runtime.clock import utc_now
 
 from .adapters.intake import Intake, Progress, shown
+from .adapters.served_files import ServedFiles, inventory
 from .adapters.store import Store
 from .core.manifest import version_of
 from .core.source import parse_source
 from .core.state import Import, State
 from .headers import headers_of
-from .served_files import ServedFiles, inventory
 
 log = logging.getLogger("llmgw.mirror")
 

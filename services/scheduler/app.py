@@ -10,28 +10,21 @@ import msgspec
 from prometheus_client import Counter, Histogram
 
 from libs.bus import Authority, Bus, Snapshot
-from libs.events import Event, plane, tag_of
+from libs.events import Event, tag_of
 from libs.events.model import ModelUnplaced
 from libs.events.replica import ReplicaPlaced
-from libs.events.subjects import elected
 from libs.runtime.secrets import decode_fleet_secret, read_reference
 
 from . import core
 from .adapters.listener import Listener
 from .core.commands.decide import decide
 from .core.reconciler.reconcile import Reconciler
-from .core.state.evolve import evolve
+from .core.state.evolve import OWNS, SUBJECTS, evolve
 from .core.state.snapshot import Kept, keep, restore
 from .core.state.state import State
 from .projections import Projection
 from .questions import Questions
 from .settings import SchedulerSettings
-
-AGGREGATES = ("machine", "node", "shard", "replica", "model", "library", "mirror", "system")
-SUBJECTS = (*(plane("evt", aggregate) for aggregate in AGGREGATES), elected("scheduler"))
-"""What the state is folded from."""
-OWNS = ("model", "node", "replica", "scheduler", "system")
-"""Aggregates only a scheduler writes: an unknown event among them comes from a newer scheduler."""
 
 DECIDED = Counter("llmgw_scheduler_decisions_total", "Decisions made without a command, by the event's tag.", ["event"])
 REACTING = Histogram(

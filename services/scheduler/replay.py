@@ -10,9 +10,8 @@ from libs.events.machine import MachineSample
 from libs.events.questions import ModelExplained
 from libs.events.views import ModelView, NodeView
 
-from .app import SUBJECTS
 from .core.commands.decide import model_named
-from .core.state.evolve import evolve
+from .core.state.evolve import SUBJECTS, evolve
 from .core.state.state import State
 from .core.views.history import explain
 from .core.views.model_views import model_view

@@ -31,8 +31,8 @@ from services.mirror.core.ranges import (
     matches_any,
     still_the_same,
 )
-from services.mirror.served_files import ServedFiles
 
+from .served_files import ServedFiles
 from .store import Store
 
 log = logging.getLogger("llmgw.mirror")

@@ -12,7 +12,7 @@ from libs.events.questions import SchedulerState, StateAnswer
 from libs.events.views import ModelView
 from libs.testing import eventually
 from libs.testing.nats import NatsServer
-from services.scheduler.app import SUBJECTS
+from services.scheduler.core.state.evolve import SUBJECTS
 from services.scheduler.replay import fold
 from tests.integration.scheduler.agent import SchedulerProcess
 from tests.unit.scheduler.harness import cpu_profile, model_spec

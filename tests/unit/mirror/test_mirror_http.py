@@ -21,9 +21,9 @@ from libs.testing.weights import gguf
 from services.mirror.adapters import http as module
 from services.mirror.adapters.http import FileServer
 from services.mirror.adapters.intake import Intake
+from services.mirror.adapters.served_files import ServedFiles, inventory
 from services.mirror.adapters.store import Store
 from services.mirror.core.source import PathSource
-from services.mirror.served_files import ServedFiles, inventory
 
 CONTENT = gguf(bytes(range(256)) * 5000)
 SUM = hashlib.sha256(CONTENT).hexdigest()

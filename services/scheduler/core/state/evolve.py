@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from libs.events import Event
+from libs.events import Event, plane
 from libs.events.leadership import SchedulerElected
 from libs.events.library import (
     MirrorRetired,
@@ -29,6 +29,7 @@ from libs.events.node import (
 )
 from libs.events.replica import ReplicaEvent
 from libs.events.shard import ShardEvent
+from libs.events.subjects import elected
 from libs.events.system import (
     PlacingPaused,
     PlacingResumed,
@@ -43,6 +44,12 @@ from .models import FOLDS as MODELS
 from .replicas import FOLDS as REPLICAS
 from .replicas import forget, of_retired
 from .state import State
+
+AGGREGATES = ("machine", "node", "shard", "replica", "model", "library", "mirror", "system")
+SUBJECTS = (*(plane("evt", aggregate) for aggregate in AGGREGATES), elected("scheduler"))
+"""What the state is folded from."""
+OWNS = ("model", "node", "replica", "scheduler", "system")
+"""Aggregates only a scheduler writes: one among them that cannot be read comes from a newer scheduler."""
 
 
 def evolve(state: State, event: Event, position: int) -> State:

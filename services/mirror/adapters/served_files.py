@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from libs.events import encode
 from libs.events.library import LibraryVersion, WeightFile
 
-from .adapters.store import Store
+from .store import Store
 
 
 @dataclass(frozen=True)
