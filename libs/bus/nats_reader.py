@@ -10,15 +10,12 @@ import asyncio
 import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from nats.aio.msg import Msg
 
 from .nats_answers import RENEWED, UNREACHABLE
+from .nats_connection import NatsConnection
 from .transport import BusAway, RawMessage, ReaderLost
-
-if TYPE_CHECKING:
-    from .nats_transport import NatsTransport
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HEARTBEAT_S = 1.0
@@ -30,9 +27,9 @@ PULL_EXPIRES_S = 30.0
 class PullReader:
     """One standing pull request on a consumer, renewed when it is used up, expired or silent."""
 
-    def __init__(self, transport: NatsTransport, stream: str, consumer: str, batch: int, ordered: bool) -> None:
-        self._transport = transport
-        self._client = transport.client
+    def __init__(self, connection: NatsConnection, stream: str, consumer: str, batch: int, ordered: bool) -> None:
+        self._connection = connection
+        self._client = connection.client
         self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._drop = f"CONSUMER.DELETE.{stream}.{consumer}" if ordered else None
         self._batch = batch
@@ -46,16 +43,16 @@ class PullReader:
 
     async def open(self) -> None:
         """Raises BusAway."""
-        self._inbox = self._transport.new_inbox()
+        self._inbox = self._connection.new_inbox()
         try:
             self._subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
         except UNREACHABLE as error:
             raise BusAway(f"{self._subject}: {str(error) or type(error).__name__}") from None
-        self._transport.readers.add(self)
+        self._connection.readers.add(self)
         await self._ask()
 
     async def _ask(self) -> None:
-        if not self._transport.connected:
+        if not self._connection.connected:
             # nats-py would keep the request until it is connected again: a message could go to a reader long closed.
             self.lose("not connected")
             return
@@ -135,13 +132,13 @@ class PullReader:
         return out
 
     async def close(self) -> None:
-        self._transport.readers.discard(self)
+        self._connection.readers.discard(self)
         with suppress(Exception):
             await self._subscription.unsubscribe()
         if not self._ordered:
             for message in self.at_hand(1_000_000):
-                await self._transport.nak(message, 0)
-        elif self._drop is not None and self._transport.connected:
+                await self._connection.nak(message, 0)
+        elif self._drop is not None and self._connection.connected:
             with suppress(Exception):
                 await self._client.publish(f"$JS.API.{self._drop}", b"")
         self.lose("closed")

@@ -7,11 +7,9 @@ import base64
 import json
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import nats
@@ -24,7 +22,7 @@ from nats.micro.request import Request
 from nats.micro.service import Service
 
 from .nats_answers import NO_MESSAGE, UNREACHABLE, ApiRefused, meaning
-from .nats_client import MendedClient
+from .nats_connection import NatsConnection
 from .nats_reader import PullReader
 from .nats_watch import Watch
 from .supervision import supervise
@@ -38,7 +36,6 @@ from .transport import (
     Full,
     Headers,
     Link,
-    Misconfigured,
     Progress,
     RawMessage,
     Reader,
@@ -47,13 +44,10 @@ from .transport import (
     Start,
     Stop,
     TooLarge,
-    keyed_id,
 )
 
 log = logging.getLogger("llmgw.bus")
 
-OLDEST_SERVER = (2, 12, 1)
-"""Older servers drop options silently; 2.9 knows neither the fence nor filtered consumers as we use them."""
 PROBED = "KV_desired"
 """A stream every identity may ask about."""
 UNHEARD_NS = 3 * 10**9
@@ -64,22 +58,13 @@ HEADERS_BYTES = 16 * 1024
 """Left for headers: the server counts them too, and closes the connection of who sends more than it takes."""
 
 
-class NatsTransport:
-    """One connection under one identity."""
+class NatsTransport(NatsConnection):
+    """All that the bus needs of NATS, over one connection under one identity."""
 
     def __init__(self, client: Client, link: Link, identity: str, inbox_prefix: str, id_key: bytes) -> None:
-        self.client = client
-        self._id_key = id_key
-        self._link = link
-        self._prefix = inbox_prefix
-        self.readers: set[PullReader] = set()
+        super().__init__(client, link, identity, inbox_prefix, id_key)
         self._services: dict[str, Service] = {}
         self._answering: set[asyncio.Task[None]] = set()
-        self.identity = identity
-        self.on_failure: Callable[[str], None] = lambda why: None
-        """Called when the connection is beyond repair: the process should end and be started again."""
-        self.renewed = asyncio.Event()
-        """Set at every reconnect; whoever waits for it clears it."""
         self._watch = Watch(client, lambda: self.extent(PROBED))
         self._watching = supervise(
             lambda: self._watch.run(self._fail), name="the watch over the bus connection", fail=self._fail
@@ -88,84 +73,11 @@ class NatsTransport:
     def _fail(self, why: str) -> None:
         self.on_failure(why)
 
-    @classmethod
-    async def connect(cls, url: str, identity: str, credentials: Path | None, name: str) -> NatsTransport:
-        """Connect, waiting as long as it takes. Raises Misconfigured for a server that is too old."""
-        link = Link()
-        told = 0.0
-
-        # A callback that raises would kill nats-py's read loop: these only note what happened.
-        async def on_error(error: Exception) -> None:
-            nonlocal told
-            text = str(error) or type(error).__name__
-            if "permissions violation" in text.lower():
-                log.error("the bus refused %s: %s", identity, text)
-            elif time.monotonic() - told > 5:
-                told = time.monotonic()
-                log.warning("bus at %s: %s", url, text)
-
-        async def on_disconnected() -> None:
-            if link.connected:
-                log.warning("bus connection lost")
-            link.connected = False
-
-        async def on_reconnected() -> None:
-            link.connected = True
-            link.epoch += 1
-            link.connected_since = time.monotonic()
-            log.info("bus connected again")
-            transport.renewed.set()
-            for reader in list(transport.readers):
-                reader.lose("the connection was renewed")
-
-        prefix = f"_INBOX.{identity}"
-        client = MendedClient()
-        await client.connect(
-            servers=url.split(","),
-            name=name,
-            nkeys_seed=str(credentials) if credentials else None,
-            inbox_prefix=prefix,
-            error_cb=on_error,
-            disconnected_cb=on_disconnected,
-            reconnected_cb=on_reconnected,
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=0.25,  # type: ignore[arg-type]  # seconds; a fraction works
-            connect_timeout=2,
-            ping_interval=10,
-            max_outstanding_pings=2,
-            pending_size=8 * 1024 * 1024,
-        )
-        version = client.connected_server_version
-        found = (version.major, version.minor, version.patch)
-        if found < OLDEST_SERVER:
-            await client.close()
-            raise Misconfigured(
-                f"the NATS server at {url} is {'.'.join(map(str, found))}; "
-                f"llmgw needs {'.'.join(map(str, OLDEST_SERVER))} or newer"
-            )
-        link.connected = True
-        link.connected_since = time.monotonic()
-        # Where there are no nkeys everyone may do everything, and nothing is kept from anybody.
-        secret = credentials.read_bytes().strip() if credentials is not None else identity.encode()
-        transport = cls(client, link, identity, prefix, b"message ids " + secret)
-        return transport
-
-    @property
-    def connected(self) -> bool:
-        return self._link.connected and self.client.is_connected
-
-    @property
-    def connected_since(self) -> float:
-        return self._link.connected_since
-
     def _measure(self, subject: str, payload: bytes) -> None:
         """Raises TooLarge."""
         limit = self.client.max_payload - HEADERS_BYTES
         if len(payload) > limit:
             raise TooLarge(f"{subject}: the message has {len(payload)} bytes, {limit} at most")
-
-    def message_id(self, name: str) -> str:
-        return keyed_id(self._id_key, name)
 
     async def publish(self, subject: str, payload: bytes, headers: Headers | None = None) -> None:
         if not self.connected:
@@ -305,26 +217,6 @@ class NatsTransport:
 
     async def drop(self, stream: str, before: int) -> None:
         await self.api(f"STREAM.PURGE.{stream}", {"seq": before})
-
-    async def _acknowledge(self, message: RawMessage, answer: bytes) -> None:
-        with suppress(*UNREACHABLE):  # what is not acknowledged comes again
-            await self.client.publish(message.reply, answer)
-
-    async def ack(self, message: RawMessage) -> None:
-        await self._acknowledge(message, b"+ACK")
-
-    async def nak(self, message: RawMessage, delay_s: float) -> None:
-        # A bare nak would ignore back-off and come again at once.
-        await self._acknowledge(message, b'-NAK {"delay": %d}' % int(delay_s * 1e9))
-
-    async def term(self, message: RawMessage, reason: str) -> None:
-        await self._acknowledge(message, b"+TERM " + reason.encode()[:200])
-
-    async def working(self, message: RawMessage) -> None:
-        await self._acknowledge(message, b"+WPI")
-
-    def new_inbox(self) -> str:
-        return f"{self._prefix}.{os.urandom(9).hex()}"
 
     async def subscribe(self, subject: str, handler: Callable[[RawMessage], Awaitable[None]]) -> Stop:
         async def on_message(message: Msg) -> None:
