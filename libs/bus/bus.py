@@ -58,6 +58,8 @@ VERSION = "0.1.0"
 
 @dataclass(frozen=True)
 class BusSettings:
+    """Where the bus is, and as whom to speak on it."""
+
     url: str = "nats://127.0.0.1:4222"
     """Comma-separated for a cluster."""
     credentials: Path | None = None
@@ -89,13 +91,16 @@ class Bus:
 
     @property
     def identity(self) -> str:
+        """Who this is on the bus; see ``identities``."""
         return self.transport.identity
 
     @property
     def connected(self) -> bool:
+        """Whether there is a connection now."""
         return self.transport.connected
 
     def fail(self, why: str) -> None:
+        """Say that only a restart of the process mends what broke."""
         self.failure = self.failure or why
         self.failed.set()
 
@@ -104,10 +109,12 @@ class Bus:
         return supervise(work, name=name, fail=self.fail)
 
     def begin_anew(self, why: str) -> None:
+        """Say that the log went back: the process is to drop what it made of it and begin anew."""
         self.void_because = self.void_because or why
         self.void.set()
 
     async def close(self) -> None:
+        """Stop reading, working and answering, then leave."""
         for task in self._tasks:
             await task.stop()
         for stop in self._stops:
@@ -226,6 +233,7 @@ class Bus:
         await self.transport.drop(stream, before)
 
     def view(self, bucket: str, kind: type[T]) -> View[T]:
+        """A bucket whose values are of one kind."""
         return View(self.transport, bucket, kind, self.fail)
 
     def lease(self, service: str, instance: str, member: str = "") -> Lease:

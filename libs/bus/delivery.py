@@ -48,6 +48,8 @@ def publisher_of(command: Command, subject: str) -> str:
 
 @dataclass(slots=True, frozen=True)
 class Delivery:
+    """A message, decoded, with what the bus says of it."""
+
     message: Contract
     raw: RawMessage
 
@@ -60,23 +62,28 @@ class Delivery:
 
     @property
     def tag(self) -> str:
+        """Of the contract it was decoded as, which may be newer than the one that was sent."""
         tag = self.message.__struct_config__.tag
         return str(tag)
 
     @property
     def subject(self) -> str:
+        """What it stands on."""
         return self.raw.subject
 
     @property
     def payload(self) -> bytes:
+        """As it came."""
         return self.raw.payload
 
     @property
     def sequence(self) -> int:
+        """In its stream; 0 when it came from none."""
         return self.raw.sequence
 
     @property
     def headers(self) -> Headers:
+        """As they came; names as in this module."""
         return self.raw.headers
 
     @property
@@ -86,6 +93,7 @@ class Delivery:
 
     @property
     def cause(self) -> str:
+        """Id of the command or message it followed from; empty where its sender gave none."""
         return self.raw.headers.get(CAUSE, "")
 
     @property

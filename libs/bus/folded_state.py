@@ -147,11 +147,11 @@ class FoldedState(Generic[S]):
             log.error("%s reads the log from its beginning: %s", self._service, why_not)
             snapshot.drop(why_not, datetime.now(UTC))
             return 0
-        found = snapshot.load(extent.epoch, extent.last)
-        if found is None:
+        kept = snapshot.load(extent.epoch, extent.last)
+        if kept is None:
             return 0
-        self.value, self._saved, self._mark = found.state, found.position, found.mark
-        self.applied = {cause: Applied(*about) for cause, about in found.applied.items()}
+        self.value, self._saved, self._mark = kept.state, kept.position, kept.mark
+        self.applied = {cause: Applied(*about) for cause, about in kept.applied.items()}
         log.info("%s begins with its snapshot, which holds the log up to sequence %d", self._service, self._saved)
         return self._saved
 

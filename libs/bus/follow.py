@@ -109,6 +109,7 @@ class Follower:
         return self._reader is not None and not self._reader.lost
 
     def open(self) -> Follower:
+        """Begin to read."""
         self._task = asyncio.create_task(self._run(), name=f"follow {self._stream}")
         return self
 
@@ -133,6 +134,7 @@ class Follower:
                 raise TimeoutError(f"{self._stream} could not be read: nothing came for {stalled_s:g} s")
 
     async def stop(self) -> None:
+        """End; the handler is not called any more."""
         if self._task is not None:
             await end(self._task)
 

@@ -113,9 +113,11 @@ class MemoryCluster:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def bus(self, identity: str = "operator") -> Bus:
+        """Another connection to it, under an identity."""
         return Bus(MemoryTransport(self, identity))
 
     def number(self) -> int:
+        """A new one each time."""
         return next(self._numbers)
 
     async def put(
@@ -160,6 +162,8 @@ class MemoryCluster:
 
 
 class MemoryTransport:
+    """One connection to a ``MemoryCluster``; what its methods promise stands in ``transport``."""
+
     def __init__(self, cluster: MemoryCluster, identity: str) -> None:
         self._cluster = cluster
         self.identity = identity
@@ -215,22 +219,22 @@ class MemoryTransport:
 
     async def progress(self, stream: str, durable: str) -> Progress:
         self._reach()
-        one = self._cluster.streams[stream].durables[durable]
-        handed_out = max(one.delivered, default=0)
-        open_ = [*one.handed, *(sequence for sequence in one.pending if sequence in one.delivered)]
+        consumer = self._cluster.streams[stream].durables[durable]
+        handed_out = max(consumer.delivered, default=0)
+        open_ = [*consumer.handed, *(sequence for sequence in consumer.pending if sequence in consumer.delivered)]
         return Progress(min(open_) - 1 if open_ else handed_out, handed_out)
 
     async def room(self, stream: str) -> Room:
         self._reach()
-        one = self._cluster.streams[stream]
-        held = sum(len(message.payload) for message in one.messages.values())
-        return Room(held, one.bound, min(one.messages, default=one.sequence + 1), one.sequence)
+        stored = self._cluster.streams[stream]
+        held = sum(len(message.payload) for message in stored.messages.values())
+        return Room(held, stored.bound, min(stored.messages, default=stored.sequence + 1), stored.sequence)
 
     async def drop(self, stream: str, before: int) -> None:
         self._reach()
-        one = self._cluster.streams[stream]
-        for sequence in [sequence for sequence in one.messages if sequence < before]:
-            one.drop(sequence)
+        stored = self._cluster.streams[stream]
+        for sequence in [sequence for sequence in stored.messages if sequence < before]:
+            stored.drop(sequence)
 
     def _durable(self, message: RawMessage) -> tuple[_Stream, _Durable]:
         stream, durable = message.reply.split("/")

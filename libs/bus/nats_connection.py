@@ -51,16 +51,16 @@ class NatsConnection:
     async def connect(cls, url: str, identity: str, credentials: Path | None, name: str) -> Self:
         """Connect, waiting as long as it takes. Raises Misconfigured for a server that is too old."""
         link = Link()
-        told = 0.0
+        logged_at = 0.0
 
         # A callback that raises would kill nats-py's read loop: these only note what happened.
         async def on_error(error: Exception) -> None:
-            nonlocal told
+            nonlocal logged_at
             text = str(error) or type(error).__name__
             if "permissions violation" in text.lower():
                 log.error("the bus refused %s: %s", identity, text)
-            elif time.monotonic() - told > 5:
-                told = time.monotonic()
+            elif time.monotonic() - logged_at > 5:
+                logged_at = time.monotonic()
                 log.warning("bus at %s: %s", url, text)
 
         async def on_disconnected() -> None:
@@ -95,11 +95,11 @@ class NatsConnection:
             pending_size=8 * 1024 * 1024,
         )
         version = client.connected_server_version
-        found = (version.major, version.minor, version.patch)
-        if found < OLDEST_SERVER:
+        running = (version.major, version.minor, version.patch)
+        if running < OLDEST_SERVER:
             await client.close()
             raise Misconfigured(
-                f"the NATS server at {url} is {'.'.join(map(str, found))}; "
+                f"the NATS server at {url} is {'.'.join(map(str, running))}; "
                 f"llmgw needs {'.'.join(map(str, OLDEST_SERVER))} or newer"
             )
         link.connected = True
@@ -111,16 +111,20 @@ class NatsConnection:
 
     @property
     def connected(self) -> bool:
+        """Whether messages can be sent now."""
         return self._link.connected and self.client.is_connected
 
     @property
     def connected_since(self) -> float:
+        """Monotonic seconds."""
         return self._link.connected_since
 
     def message_id(self, name: str) -> str:
+        """See ``Transport.message_id``."""
         return keyed_id(self._id_key, name)
 
     def new_inbox(self) -> str:
+        """A subject that only this identity may listen to."""
         return f"{self._prefix}.{os.urandom(9).hex()}"
 
     async def _acknowledge(self, message: RawMessage, answer: bytes) -> None:
@@ -128,14 +132,18 @@ class NatsConnection:
             await self.client.publish(message.reply, answer)
 
     async def ack(self, message: RawMessage) -> None:
+        """It was dealt with. Lost when not connected: then it comes again."""
         await self._acknowledge(message, b"+ACK")
 
     async def nak(self, message: RawMessage, delay_s: float) -> None:
+        """It is to come again after a delay."""
         # A bare nak would ignore back-off and come again at once.
         await self._acknowledge(message, b'-NAK {"delay": %d}' % int(delay_s * 1e9))
 
     async def term(self, message: RawMessage, reason: str) -> None:
+        """It is to come no more."""
         await self._acknowledge(message, b"+TERM " + reason.encode()[:200])
 
     async def working(self, message: RawMessage) -> None:
+        """It is being worked on: it is not to be given to another yet."""
         await self._acknowledge(message, b"+WPI")

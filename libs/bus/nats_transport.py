@@ -149,7 +149,9 @@ class NatsTransport(NatsConnection):
             # A server cut off from the others says what it has, which may be less than was stored.
             raise BusAway(f"{stream} has no leader now")
         replicas = info.get("cluster", {}).get("replicas") or ()
-        heard = 1 + sum(1 for one in replicas if not one.get("offline") and one.get("active", 0) < UNHEARD_NS)
+        heard = 1 + sum(
+            1 for replica in replicas if not replica.get("offline") and replica.get("active", 0) < UNHEARD_NS
+        )
         if 2 * heard <= 1 + len(replicas):
             # Cut off from the others it goes on calling itself leader for a while, and may be behind them.
             raise BusAway(f"the leader of {stream} hears {heard - 1} of its {len(replicas)} replicas")

@@ -32,9 +32,11 @@ class Watch:
         """Monotonic seconds: since when JetStream has answered nothing here; 0: it answered the last question."""
 
     def answered(self) -> None:
+        """JetStream answered a request."""
         self._silent_since = 0.0
 
     def unanswered(self) -> None:
+        """JetStream did not answer a request."""
         self._silent_since = self._silent_since or time.monotonic()
 
     async def run(self, fail: Callable[[str], None]) -> None:

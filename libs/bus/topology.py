@@ -23,6 +23,8 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Stream:
+    """One stream, as it should be."""
+
     name: str
     config: dict[str, Any] = field(hash=False)
 
@@ -39,6 +41,8 @@ class Stream:
 
 @dataclass(frozen=True)
 class Consumer:
+    """One durable consumer, as it should be."""
+
     durable: str
     stream: str
     subjects: tuple[str, ...]
@@ -47,6 +51,7 @@ class Consumer:
 
     @property
     def config(self) -> dict[str, Any]:
+        """As JetStream's API takes it."""
         return {
             "durable_name": self.durable,
             "ack_policy": "explicit",
@@ -165,14 +170,14 @@ CONSUMERS: dict[str, Consumer] = {
 }
 
 
-def differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
+def differences(wanted: dict[str, Any], present: dict[str, Any]) -> list[str]:
     """What the server did not take as asked."""
     wrong = []
     for option, value in wanted.items():
         default: Any = [] if isinstance(value, list) else type(value)()
-        got = found.get(option, default)
+        got = present.get(option, default)
         if isinstance(value, list):
-            single = found.get("filter_subject")
+            single = present.get("filter_subject")
             got = got or ([single] if single and option == "filter_subjects" else [])
             value, got = sorted(value), sorted(got)
         if got != value:

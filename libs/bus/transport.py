@@ -162,10 +162,14 @@ Answerer = Callable[[bytes], Awaitable[Reply]]
 
 
 class Stop(Protocol):
+    """Ends what was begun."""
+
     async def __call__(self) -> None: ...
 
 
 class Transport(Protocol):
+    """One connection to a message system, under an identity."""
+
     identity: str
 
     @property

@@ -37,9 +37,11 @@ class View(Generic[V]):
         self._fail = fail
 
     def subject_of(self, key: str) -> str:
+        """Where the entry of a key stands."""
         return f"$KV.{self.bucket}.{encode_token(key)}"
 
     def key_of(self, subject: str) -> str:
+        """The key of the entry that stands on a subject."""
         return decode_token(subject.split(".", 2)[2])
 
     async def put(self, key: str, value: V) -> int:
@@ -47,6 +49,7 @@ class View(Generic[V]):
         return await self._store(key, encode(value), {})
 
     async def delete(self, key: str) -> None:
+        """Raises BusAway after 15 s of trying."""
         await self._store(key, b"", {"KV-Operation": "DEL"})
 
     async def _store(self, key: str, payload: bytes, headers: dict[str, str]) -> int:
@@ -61,6 +64,7 @@ class View(Generic[V]):
                 await asyncio.sleep(0.2)
 
     async def get(self, key: str) -> V | None:
+        """The entry of a key now; None: there is none. Raises BusAway, BadPayload."""
         raw = await self.transport.last(f"KV_{self.bucket}", self.subject_of(key))
         if raw is None or raw.headers.get("KV-Operation") in GONE:
             return None
@@ -68,20 +72,20 @@ class View(Generic[V]):
 
     async def all(self) -> dict[str, V]:
         """Everything in the bucket now. Raises TimeoutError when nothing of it comes for 15 s."""
-        found: dict[str, V] = {}
+        entries: dict[str, V] = {}
 
         async def keep(key: str, value: V | None) -> None:
             if value is None:
-                found.pop(key, None)
+                entries.pop(key, None)
             else:
-                found[key] = value
+                entries[key] = value
 
         watch = await self.watch(keep)
         try:
             await watch.listed()
         finally:
             await watch.stop()
-        return found
+        return entries
 
     async def watch(self, on_change: OnChange[V], keys: Iterable[str] = ()) -> Follower:
         """List, then follow. After every gap it lists again: a key that vanished meanwhile is reported as None.

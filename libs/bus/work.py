@@ -61,6 +61,7 @@ class Worker:
         self._stopping = False
 
     def open(self) -> Worker:
+        """Begin to pull."""
         self._task = supervise(self._run, name=f"work {self._durable}", fail=self._fail)
         return self
 

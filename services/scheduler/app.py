@@ -35,6 +35,8 @@ REACTING = Histogram(
 
 
 class Scheduler:
+    """The service: its parts, wired."""
+
     def __init__(self, settings: SchedulerSettings, bus: Bus) -> None:
         days = settings.retire_lost_after_days
         self._reconciler = Reconciler(settings.starts_at_once, timedelta(days=days) if days else None)
@@ -55,19 +57,22 @@ class Scheduler:
         )
 
     async def start(self) -> None:
+        """Listen, follow the log, and try to lead. Raises BusAway."""
         await self._listener.start()
         await self.authority.start()
 
     async def stop(self) -> None:
+        """Give the lease back and end."""
         await self.authority.stop()
         await self._listener.stop()
 
     def not_ready(self) -> list[str]:
+        """Why it should not be relied on yet."""
         return self.authority.not_ready()
 
     def _react(self, state: State, now: datetime) -> Sequence[tuple[str, Event]]:
         began = time.perf_counter()
-        heartbeats = self._listener.asked_to_decide(state.facts.machines)
+        heartbeats = self._listener.heartbeats_to_decide_on(state.facts.machines)
         decisions = self._reconciler.react(state, heartbeats, now, self._listener.traffic())
         took_s = time.perf_counter() - began
         REACTING.observe(took_s)
@@ -90,4 +95,5 @@ def _fleet_secret(reference: str | None) -> bytes | None:
 
 
 def build(settings: SchedulerSettings, bus: Bus) -> Scheduler:
+    """Wire it. Raises BadSecret when the fleet secret cannot be read."""
     return Scheduler(settings, bus)

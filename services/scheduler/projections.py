@@ -38,9 +38,11 @@ class Sealer:
 
     @property
     def seals(self) -> bool:
+        """Whether engines have keys at all."""
         return self._fleet_secret is not None
 
     def sealed(self, machine: Machine, shard: ShardWanted) -> ShardWanted:
+        """The shard with its key sealed to its machine; without one where that cannot be."""
         if self._fleet_secret is None:
             return shard
         sealing_key = machine.facts.sealing_key
@@ -56,6 +58,7 @@ class Sealer:
         return msgspec.structs.replace(shard, sealed_key=known[1])
 
     def forget(self, shard_id: str) -> None:
+        """A shard that is wanted no more."""
         self._sealed.pop(shard_id, None)
 
 
@@ -104,27 +107,27 @@ class Projection:
         self._position = at
 
     def _stale_models(self, state: State) -> dict[str, tuple[Route | None, ModelView | None]]:
-        found: dict[str, tuple[Route | None, ModelView | None]] = {}
+        stale: dict[str, tuple[Route | None, ModelView | None]] = {}
         for name, model in state.facts.models.items():
             if self._models_seen.get(name) != model.touched:
                 # A removed model is shown as long as something of it runs where it can be stopped.
                 stopping = any(r.phase != "lost" for r in state.replicas_of(name))
                 shown = model_view(state, model) if stopping or not model.removed else None
-                found[name] = (None if model.removed else route(state, model), shown)
+                stale[name] = (None if model.removed else route(state, model), shown)
         for name in (self._routes.last.keys() | self._models.last.keys()) - state.facts.models.keys():
-            found[name] = (None, None)
-        return found
+            stale[name] = (None, None)
+        return stale
 
     def _stale_machines(self, state: State) -> dict[str, tuple[Desired | None, NodeView | None]]:
-        found: dict[str, tuple[Desired | None, NodeView | None]] = {}
+        stale: dict[str, tuple[Desired | None, NodeView | None]] = {}
         for machine_id, machine in state.facts.machines.items():
             changed = state.changed.get(machine_id, 0)
             if self._machines_seen.get(machine_id) == changed and self._everywhere == state.mirrors_changed:
                 continue
-            found[machine_id] = (self._desired_of(state, machine), node_view(state, machine))
+            stale[machine_id] = (self._desired_of(state, machine), node_view(state, machine))
         for machine_id in (self._desired.last.keys() | self._nodes.last.keys()) - state.facts.machines.keys():
-            found[machine_id] = (None, None)
-        return found
+            stale[machine_id] = (None, None)
+        return stale
 
     def _desired_of(self, state: State, machine: Machine) -> Desired:
         machine_id = machine.facts.machine_id
@@ -134,10 +137,10 @@ class Projection:
         for gone in shards.keys() - {shard.shard_id for shard in wanted}:
             self._sealer.forget(gone)
         # What stands there was sealed to the machine's present key if it was written after the machine said it.
-        fresh = last is not None and machine.registered <= last.generation <= state.position
-        said = tuple(
+        sealed_to_present_key = last is not None and machine.registered <= last.generation <= state.position
+        sealed = tuple(
             shards[shard.shard_id]
-            if fresh and shard.shard_id in shards and self._same(shards[shard.shard_id], shard)
+            if sealed_to_present_key and shard.shard_id in shards and self._same(shards[shard.shard_id], shard)
             else self._sealer.sealed(machine, shard)
             for shard in wanted
         )
@@ -145,7 +148,7 @@ class Projection:
             machine_id=machine_id,
             term=state.term,
             generation=state.position,
-            shards=said,
+            shards=sealed,
             errands=open_operations(machine),
         )
 

@@ -35,11 +35,14 @@ from .core.views.node_views import node_view, racks
 
 
 class Questions:
+    """Reads only."""
+
     def __init__(self, authority: Authority[State], listener: Listener) -> None:
         self._authority = authority
         self._listener = listener
 
     def handlers(self) -> Mapping[type[Question], Callable[[Any], Awaitable[Any]]]:
+        """Kind of question to who answers it."""
         return {
             ExamineScheduler: self.examine,
             ExplainModel: self.explain,
@@ -49,6 +52,7 @@ class Questions:
         }
 
     async def examine(self, question: ExamineScheduler) -> Examined:
+        """What would become of a command, with what the weights' headers in the question say of it."""
         examined = self._authority.examine(question)
         if question.headers is None or examined.unchanged:
             return examined
@@ -65,12 +69,14 @@ class Questions:
         return explain(state, model, self._listener.heartbeats(state.facts.machines))
 
     async def nodes(self, question: ListNodes) -> NodesAnswer:
+        """All machines, by id."""
         state = self._authority.state
         return NodesAnswer(
             nodes=tuple(node_view(state, machine) for _, machine in sorted(state.facts.machines.items()))
         )
 
     async def models(self, question: ListModels) -> ModelsAnswer:
+        """All models that are not removed, by name, with how far each start is."""
         state = self._authority.state
         models = [model for _, model in sorted(state.facts.models.items()) if not model.removed]
         heartbeats = self._listener.heartbeats(state.facts.machines)
@@ -80,6 +86,7 @@ class Questions:
         )
 
     async def state(self, question: SchedulerState) -> StateAnswer:
+        """How far this instance is, and what concerns the whole system."""
         state = self._authority.state
         return StateAnswer(
             position=state.position,

@@ -47,9 +47,11 @@ class Fold:
         return tuple(lines)
 
     def nodes(self) -> tuple[NodeView, ...]:
+        """All machines, by id."""
         return tuple(node_view(self._state, machine) for _, machine in sorted(self._state.facts.machines.items()))
 
     def models(self) -> tuple[ModelView, ...]:
+        """All models, by name."""
         return tuple(model_view(self._state, model) for _, model in sorted(self._state.facts.models.items()))
 
     def explain(self, model: str) -> ModelExplained:

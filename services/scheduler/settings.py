@@ -10,6 +10,8 @@ from libs.runtime.settings import CommonSettings
 
 
 class SchedulerSettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Beside those all services have."""
+
     fleet_secret: Annotated[
         str | None,
         Meta(

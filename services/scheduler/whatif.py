@@ -38,7 +38,7 @@ class Move(msgspec.Struct, frozen=True):
     machines: tuple[str, ...] = ()
 
 
-class Before(msgspec.Struct, frozen=True):
+class ModelChange(msgspec.Struct, frozen=True):
     """A model before and after."""
 
     model: str
@@ -50,16 +50,18 @@ class Before(msgspec.Struct, frozen=True):
 
 
 class WhatIf(msgspec.Struct, frozen=True):
+    """What would happen, and what models there would be then."""
+
     position: int
     """Sequence up to which the log was read."""
     underway: tuple[Move, ...]
     """What happens anyway: it was not finished when the log ended."""
     moves: tuple[Move, ...]
-    models: tuple[Before, ...]
+    models: tuple[ModelChange, ...]
     """Those whose number of ready replicas changes, or that would lack some."""
 
 
-class World:
+class Simulation:
     """A state that goes on after the log ended."""
 
     def __init__(self, state: State, heartbeats: Heartbeats | None, now: datetime) -> None:
@@ -69,6 +71,7 @@ class World:
         self._leader = Reconciler()
 
     def append(self, event: Event) -> None:
+        """Let an event happen next."""
         self.state = evolve(self.state, event, self.state.position + 1)
 
     def send(self, command: Command) -> None:
@@ -92,14 +95,14 @@ class World:
         for _ in range(ROUNDS):
             decided = self._leader.react(self.state, self.heartbeats, self.now)
             for _, event in decided:
-                moves += self._told(event)
+                moves += self._moves(event)
                 self.append(event)
             if not decided and not self._obey():
                 return moves
             self.now += timedelta(seconds=1)
         return [*moves, Move("", "tell", f"it does not settle within {ROUNDS} rounds")]
 
-    def _told(self, event: Event) -> list[Move]:
+    def _moves(self, event: Event) -> list[Move]:
         if not isinstance(event, ModelEvent | ReplicaEvent):
             return []
         machines: tuple[str, ...] = ()
@@ -139,27 +142,28 @@ class World:
         return done
 
     def ready(self) -> dict[str, int]:
+        """Model to how many replicas are ready."""
         return {name: sum(r.phase == "ready" for r in self.state.replicas_of(name)) for name in self.state.facts.models}
 
 
-def hearing_of(samples: Iterable[MachineSample], now: datetime) -> Heartbeats:
+def heartbeats_of(samples: Iterable[MachineSample], now: datetime) -> Heartbeats:
     """What machines said last, as the leader would hear it now."""
-    heard: dict[str, Heartbeat] = {}
+    heartbeats: dict[str, Heartbeat] = {}
     for sample in samples:
         silent_ms = max(0, int((now - sample.at).total_seconds() * 1000))
-        heard[sample.machine_id] = Heartbeat(
+        heartbeats[sample.machine_id] = Heartbeat(
             silent_ms=min(silent_ms, LOST_AFTER_MS - 1),
             sampled=silent_ms < LOST_AFTER_MS,
             shards=frozenset(shard.shard_id for shard in sample.shards),
             disk_free_mb=sample.weights_free_mb,
             foreign_mb={gpu.uuid: gpu.foreign_memory_mb for gpu in sample.gpus if gpu.foreign_memory_mb},
             foreign_holders={
-                gpu.uuid: ", ".join(f"process {one.pid}" for one in gpu.foreign_processes)
+                gpu.uuid: ", ".join(f"process {process.pid}" for process in gpu.foreign_processes)
                 for gpu in sample.gpus
                 if gpu.foreign_processes
             },
         )
-    return heard
+    return heartbeats
 
 
 def what_if(
@@ -167,7 +171,7 @@ def what_if(
 ) -> WhatIf:
     """What commands and the loss of machines would lead to. Raises Refused with everything wrong with a command."""
     position = state.position
-    world = World(state, hearing_of(samples, now), now)
+    world = Simulation(state, heartbeats_of(samples, now), now)
     underway = world.settle()
     before = world.ready()
     for command in commands:
@@ -183,7 +187,7 @@ def what_if(
         wanted = view.wanted if view is not None else 0
         if before.get(name, 0) != after.get(name, 0) or after.get(name, 0) < wanted:
             models.append(
-                Before(
+                ModelChange(
                     model=name,
                     ready_before=before.get(name, 0),
                     ready_after=after.get(name, 0),

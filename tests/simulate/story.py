@@ -210,8 +210,8 @@ class Story:
             current = [r for r in replicas if r.fingerprint == model.fingerprint and r.placed >= model.restarted]
             wanted_shards |= {shard_id for r in replicas for shard_id in r.shards}
             if model.unplaced is None:
-                loaded = world.state.adapters_of(model.spec)
-                assert all(r.adapters == loaded for r in current), f"{name} runs older fine-tunings"
+                loaded = world.state.loras_of(model.spec)
+                assert all(r.loras == loaded for r in current), f"{name} runs older fine-tunings"
             count = 0
             for group in wanted(world.state, model):
                 count += group.count

@@ -40,6 +40,7 @@ class Window:
         self._buckets: deque[tuple[float, dict[str, float], list[int]]] = deque()
 
     def clear(self) -> None:
+        """Begin anew."""
         self._totals, self._samples = {}, 0
         self._buckets.clear()
 
@@ -64,13 +65,15 @@ class Window:
                     del self._totals[name]
 
     def total(self, name: str) -> float:
+        """The sum of a name's values in the span."""
         return self._totals.get(name, 0.0)
 
     def average(self, name: str) -> float:
+        """The average of a name's values in the span, over all samples."""
         return self._totals.get(name, 0.0) / self._samples if self._samples else 0.0
 
 
-class _Ended:
+class _RequestTally:
     """Requests a replica ended."""
 
     __slots__ = (
@@ -119,15 +122,15 @@ def _first_token_ms(record: RequestRecord) -> float:
     return max(0.0, (record.first_token_ms or 0.0) - record.waited_ms)
 
 
-class Gateways:
+class GatewayTraffic:
     """What all gateways together do. Hearing is judged by the listener: after a gap everything begins anew."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._said: dict[str, tuple[float, GatewayRates]] = {}
+        self._rates: dict[str, tuple[float, GatewayRates]] = {}
         self._offsets: dict[str, int] = {}
         self._last_used: dict[str, datetime] = {}
-        self._ended: OrderedDict[str, _Ended] = OrderedDict()
+        self._tallies: OrderedDict[str, _RequestTally] = OrderedDict()
         self._paced: set[str] = set()
         self._short, self._long = Window(SHORT_MS), Window(LONG_MS)
         self._waiting_short, self._waiting_long = Window(SHORT_MS), Window(LONG_MS)
@@ -141,11 +144,13 @@ class Gateways:
         self.models: Mapping[str, ModelUse] = _Models(self)
 
     async def start(self, bus: Bus) -> None:
+        """Listen. Raises BusAway."""
         await bus.listen(GatewayRates, self.hear)
         await bus.listen(UsageBatch, self.hear_ended)
 
     async def hear(self, rates: GatewayRates) -> None:
-        self._said[rates.gateway_id] = (self._monotonic(), rates)
+        """What one gateway has in flight and waiting now."""
+        self._rates[rates.gateway_id] = (self._monotonic(), rates)
         for model, at in rates.last_used.items():
             known = self._last_used.get(model)
             if known is None or at > known:
@@ -153,16 +158,17 @@ class Gateways:
         self._add_up()
 
     async def hear_ended(self, batch: UsageBatch) -> None:
+        """Requests that ended at one gateway."""
         if batch.offset <= self._offsets.get(batch.gateway_id, -1):
             return  # sent again because its acknowledgement was lost
         self._offsets[batch.gateway_id] = batch.offset
         now, at = self._monotonic(), datetime.now(UTC)
         for record in batch.records:
             for replica_id in record.failed_replicas:
-                self._of(replica_id).count_failed()
+                self._tally(replica_id).count_failed()
             if record.replica_id is None:
                 continue
-            ended = self._of(record.replica_id)
+            ended = self._tally(record.replica_id)
             # Told late by a gateway that could not speak: it says how the engine was then.
             ended.count(record, now - max(0.0, (at - record.closed_at).total_seconds()))
             if ended.paced >= PACES_LEAST:
@@ -172,18 +178,18 @@ class Gateways:
                 self._new_firsts[name] = self._new_firsts.get(name, 0) + 1
                 self._new_firsts_ms[name] = self._new_firsts_ms.get(name, 0.0) + _first_token_ms(record)
 
-    def _of(self, replica_id: str) -> _Ended:
-        ended = self._ended.get(replica_id)
+    def _tally(self, replica_id: str) -> _RequestTally:
+        ended = self._tallies.get(replica_id)
         if ended is None:
-            ended = self._ended[replica_id] = _Ended()
-            if len(self._ended) > REPLICAS_KEPT:
-                self._paced.discard(self._ended.popitem(last=False)[0])
+            ended = self._tallies[replica_id] = _RequestTally()
+            if len(self._tallies) > REPLICAS_KEPT:
+                self._paced.discard(self._tallies.popitem(last=False)[0])
         return ended
 
     def sample(self) -> None:
         """Once a second: what is so now goes into the windows."""
         now = self._monotonic()
-        self._said = {g: said for g, said in self._said.items() if now - said[0] < SILENT_AFTER_S}
+        self._rates = {g: said for g, said in self._rates.items() if now - said[0] < SILENT_AFTER_S}
         self._add_up()
         for window in (self._short, self._long):
             window.add(self._in_flight, now)
@@ -195,13 +201,14 @@ class Gateways:
 
     def _add_up(self) -> None:
         self._in_flight, self._waiting = {}, {}
-        for _, rates in self._said.values():
+        for _, rates in self._rates.values():
             for replica_id, count in rates.in_flight.items():
                 self._in_flight[replica_id] = self._in_flight.get(replica_id, 0) + count
             for model, count in rates.waiting.items():
                 self._waiting[model] = self._waiting.get(model, 0) + count
 
     def traffic(self, listening_since: float) -> Traffic:
+        """What gateways do now; windows that began before ``listening_since`` (monotonic seconds) begin anew."""
         if listening_since > self._since:
             self._since = listening_since
             for window in (
@@ -211,7 +218,7 @@ class Gateways:
         return Traffic(int((self._monotonic() - self._since) * 1000), self.replicas, self.models, self._paced)
 
     def _replica(self, replica_id: str) -> ReplicaUse:
-        ended = self._ended.get(replica_id)
+        ended = self._tallies.get(replica_id)
         firsts = self._firsts.total(replica_id)
         return ReplicaUse(
             in_flight=self._in_flight.get(replica_id, 0),
@@ -228,7 +235,7 @@ class Gateways:
             unanswered=ended.unanswered if ended is not None else 0,
         )
 
-    def _answered_ms(self, ended: _Ended | None) -> int | None:
+    def _answered_ms(self, ended: _RequestTally | None) -> int | None:
         if ended is None or ended.answered is None:
             return None
         return int((self._monotonic() - ended.answered) * 1000)
@@ -245,7 +252,7 @@ class Gateways:
 class _Replicas(Mapping[str, ReplicaUse]):
     """Worked out when it is asked for: there are thousands, and few matter to a decision."""
 
-    def __init__(self, gateways: Gateways) -> None:
+    def __init__(self, gateways: GatewayTraffic) -> None:
         self._gateways = gateways
 
     def __getitem__(self, replica_id: str) -> ReplicaUse:
@@ -259,7 +266,7 @@ class _Replicas(Mapping[str, ReplicaUse]):
 
 
 class _Models(Mapping[str, ModelUse]):
-    def __init__(self, gateways: Gateways) -> None:
+    def __init__(self, gateways: GatewayTraffic) -> None:
         self._gateways = gateways
 
     def __getitem__(self, model: str) -> ModelUse:

@@ -14,7 +14,7 @@ from libs.tasks import end
 from services.scheduler.core.inputs.heartbeats import QUIET_AFTER_MS, Heartbeat, Heartbeats
 from services.scheduler.core.inputs.traffic import Traffic
 
-from .gateways import Gateways
+from .gateways import GatewayTraffic
 
 PULSE_EVERY_S = 1.0
 DEAF_AFTER_S = 3.0
@@ -24,15 +24,26 @@ SNAPSHOT_S = 0.25
 """A snapshot serves so long: the core asks after every event."""
 
 
-class _Voice:
+class _Telemetry:
     """What one machine said last."""
 
     __slots__ = (
-        *("disk_free_mb", "fetching", "foreign_holders", "foreign_mb", "gap", "heard", "moved", "shards", "starting"),
+        *(
+            "disk_free_mb",
+            "fetching",
+            "foreign_holders",
+            "foreign_mb",
+            "gap",
+            "heard_at",
+            "moved",
+            "shards",
+            "starting",
+        ),
     )
 
     def __init__(self) -> None:
-        self.heard = 0.0
+        self.heard_at = 0.0
+        """Monotonic seconds of its last sample; 0: there was none."""
         self.gap: tuple[float, float] | None = None
         """Its last long silence: from when to when."""
         self.shards: frozenset[str] = frozenset()
@@ -45,25 +56,29 @@ class _Voice:
         self.foreign_holders: dict[str, str] = {}
         self.starting: dict[str, str] = {}
 
-    def says(self, sample: MachineSample, now: float) -> None:
-        if self.heard and _ms(now - self.heard) >= QUIET_AFTER_MS:
-            self.gap = self.heard, now
-        self.heard = now
+    def record(self, sample: MachineSample, now: float) -> None:
+        if self.heard_at and _ms(now - self.heard_at) >= QUIET_AFTER_MS:
+            self.gap = self.heard_at, now
+        self.heard_at = now
         self.shards = frozenset(shard.shard_id for shard in sample.shards)
         self.starting = {shard.shard_id: _start(shard) for shard in sample.shards if shard.phase in _STARTS}
-        before = self.fetching
+        fetching_before = self.fetching
         self.fetching = {
-            name: before[name] if name in before and before[name][0] == count else (count, now)
+            name: fetching_before[name]
+            if name in fetching_before and fetching_before[name][0] == count
+            else (count, now)
             for name, count in sample.fetching.items()
         }
         last, self.moved = self.moved, {}
         for shard in sample.shards:
-            shown, known = _progress(shard), last.get(shard.shard_id)
-            self.moved[shard.shard_id] = known if known is not None and known[0] == shown else (shown, now)
+            shown, shown_before = _progress(shard), last.get(shard.shard_id)
+            self.moved[shard.shard_id] = (
+                shown_before if shown_before is not None and shown_before[0] == shown else (shown, now)
+            )
         self.disk_free_mb = sample.weights_free_mb
         self.foreign_mb = {gpu.uuid: gpu.foreign_memory_mb for gpu in sample.gpus if gpu.foreign_memory_mb}
         self.foreign_holders = {
-            gpu.uuid: ", ".join(f"process {one.pid}" for one in gpu.foreign_processes)
+            gpu.uuid: ", ".join(f"process {process.pid}" for process in gpu.foreign_processes)
             for gpu in sample.gpus
             if gpu.foreign_processes
         }
@@ -105,53 +120,57 @@ class Listener:
         monotonic: Callable[[], float] = time.monotonic,
         leads: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``leads``: whether this instance does, which its voice says."""
+        """``leads``: whether this instance does, which its pulse says."""
         self._bus = bus
         self._instance = instance
         self._leads = leads
         self._monotonic = monotonic
-        self._voices: dict[str, _Voice] = {}
+        self._telemetry: dict[str, _Telemetry] = {}
         self._known_since: dict[str, float] = {}
-        self._own_voice = 0.0
+        self._own_pulse_at = 0.0
         self._listening_since = monotonic()
-        self._hearing_since = self._listening_since
+        self._traffic_since = self._listening_since
         """Without a gap, whether it decided or not: a standby that takes over knows what gateways did."""
-        self._asked = 0.0
+        self._decided_at = 0.0
         self._snapshot: tuple[float, Heartbeats | None] = (0.0, None)
         self._pulse: asyncio.Task[None] | None = None
-        self.gateways = Gateways(monotonic)
+        self.gateways = GatewayTraffic(monotonic)
 
     async def start(self) -> None:
+        """Listen, and send pulses to oneself. Raises BusAway."""
         await self._bus.listen(MachineSample, self.hear)
         await self.gateways.start(self._bus)
-        await self._bus.listen(SchedulerPulse, self.hear_ourselves, instance=self._instance)
-        self._pulse = self._bus.background("the scheduler's pulse", self._speak)
+        await self._bus.listen(SchedulerPulse, self.hear_own_pulse, instance=self._instance)
+        self._pulse = self._bus.background("the scheduler's pulse", self._send_pulses)
 
     async def stop(self) -> None:
+        """Send no more pulses."""
         if self._pulse is not None:
             await end(self._pulse)
 
-    async def _speak(self) -> None:
+    async def _send_pulses(self) -> None:
         while True:
             await self._bus.tell(SchedulerPulse(at=datetime.now(UTC), instance=self._instance, leads=self._leads()))
             self.gateways.sample()
             await asyncio.sleep(PULSE_EVERY_S)
 
     async def hear(self, sample: MachineSample) -> None:
-        self._voices.setdefault(sample.machine_id, _Voice()).says(sample, self._monotonic())
+        """A machine spoke."""
+        self._telemetry.setdefault(sample.machine_id, _Telemetry()).record(sample, self._monotonic())
 
-    async def hear_ourselves(self, pulse: SchedulerPulse) -> None:
+    async def hear_own_pulse(self, pulse: SchedulerPulse) -> None:
+        """What we said came back: what others say reaches us too."""
         now = self._monotonic()
-        if now - self._own_voice > DEAF_AFTER_S:
-            self._listening_since = self._hearing_since = now
-        self._own_voice = now
+        if now - self._own_pulse_at > DEAF_AFTER_S:
+            self._listening_since = self._traffic_since = now
+        self._own_pulse_at = now
 
-    def asked_to_decide(self, machine_ids: Iterable[str]) -> Heartbeats | None:
+    def heartbeats_to_decide_on(self, machine_ids: Iterable[str]) -> Heartbeats | None:
         """What is heard, for a decision. Whoever has not decided for a while begins to listen anew."""
         now = self._monotonic()
-        if now - self._asked > DEAF_AFTER_S:
+        if now - self._decided_at > DEAF_AFTER_S:
             self._listening_since = now
-        self._asked = now
+        self._decided_at = now
         if now - self._snapshot[0] > SNAPSHOT_S:
             self._snapshot = (now, self.heartbeats(machine_ids))
         return self._snapshot[1]
@@ -159,46 +178,46 @@ class Listener:
     def heartbeats(self, machine_ids: Iterable[str]) -> Heartbeats | None:
         """What is heard of these machines; None if nothing can be heard now."""
         now = self._monotonic()
-        if now - self._own_voice > DEAF_AFTER_S:
+        if now - self._own_pulse_at > DEAF_AFTER_S:
             return None
-        heard = {machine_id: self._heard(machine_id, now) for machine_id in machine_ids}
+        heard = {machine_id: self._heartbeat(machine_id, now) for machine_id in machine_ids}
         if len(self._known_since) > len(heard):
             for gone in self._known_since.keys() - heard.keys():
                 del self._known_since[gone]
-                self._voices.pop(gone, None)
+                self._telemetry.pop(gone, None)
         return heard
 
     def traffic(self) -> Traffic | None:
         """What gateways do; None if nothing can be heard now."""
-        if self._monotonic() - self._own_voice > DEAF_AFTER_S:
+        if self._monotonic() - self._own_pulse_at > DEAF_AFTER_S:
             return None
-        return self.gateways.traffic(self._hearing_since)
+        return self.gateways.traffic(self._traffic_since)
 
-    def _heard(self, machine_id: str, now: float) -> Heartbeat:
+    def _heartbeat(self, machine_id: str, now: float) -> Heartbeat:
         # A machine cannot have been silent for longer than it has been known.
         known = self._known_since.setdefault(machine_id, now)
         since = max(self._listening_since, known)
-        voice = self._voices.get(machine_id)
-        if voice is None:
+        telemetry = self._telemetry.get(machine_id)
+        if telemetry is None:
             return Heartbeat(silent_ms=_ms(now - since), sampled=False)
         return Heartbeat(
-            silent_ms=_ms(now - max(voice.heard, since)),
-            gap_ms=self._gap_ms(voice, now),
-            sampled=voice.heard >= self._listening_since,
-            shards=voice.shards,
-            fetching_ms=_Ago(voice.fetching, now),
-            moved_ms=_Ago(voice.moved, now),
-            disk_free_mb=voice.disk_free_mb,
-            foreign_mb=voice.foreign_mb,
-            foreign_holders=voice.foreign_holders,
-            starting=voice.starting,
+            silent_ms=_ms(now - max(telemetry.heard_at, since)),
+            gap_ms=self._gap_ms(telemetry, now),
+            sampled=telemetry.heard_at >= self._listening_since,
+            shards=telemetry.shards,
+            fetching_ms=_Ago(telemetry.fetching, now),
+            moved_ms=_Ago(telemetry.moved, now),
+            disk_free_mb=telemetry.disk_free_mb,
+            foreign_mb=telemetry.foreign_mb,
+            foreign_holders=telemetry.foreign_holders,
+            starting=telemetry.starting,
         )
 
-    def _gap_ms(self, voice: _Voice, now: float) -> int | None:
+    def _gap_ms(self, telemetry: _Telemetry, now: float) -> int | None:
         """What we could not hear of is no silence."""
-        if voice.gap is None:
+        if telemetry.gap is None:
             return None
-        began, ended = max(voice.gap[0], self._listening_since), voice.gap[1]
+        began, ended = max(telemetry.gap[0], self._listening_since), telemetry.gap[1]
         return _ms(now - ended) if _ms(ended - began) >= QUIET_AFTER_MS else None
 
 

@@ -293,8 +293,8 @@ def test_an_agent_understands_every_example_as_the_command_line_does(file: Path,
             (p.adapter, p.fabric, p.network) for p in expected.ports
         }
         said[machine.id], meant[machine.id] = reported, expected
-    together = {name: member.adapters for name, member in Fabrics(meant).members.items()}
-    assert {name: member.adapters for name, member in Fabrics(said).members.items()} == together
+    together = {name: member.nics for name, member in Fabrics(meant).members.items()}
+    assert {name: member.nics for name, member in Fabrics(said).members.items()} == together
 
 
 def test_what_two_versions_of_yaml_read_differently_is_told_with_its_line(tmp_path: Path) -> None:

@@ -493,4 +493,4 @@ def gangs_are_together(world: World) -> None:
             assert {m.domain for m in members} == {replica.nvlink_domain}
         else:
             assert replica.fabric is not None, f"{replica.replica_id} spans machines on nothing"
-            assert all(replica.fabric in m.adapters for m in members), f"{replica.replica_id} spans two fabrics"
+            assert all(replica.fabric in m.nics for m in members), f"{replica.replica_id} spans two fabrics"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from libs.events.usage import GatewayRates, RequestRecord, UsageBatch
-from services.scheduler.adapters.gateways import Gateways
+from services.scheduler.adapters.gateways import GatewayTraffic
 from services.scheduler.core.inputs.traffic import ReplicaUse, Traffic
 
 AT = datetime(2026, 11, 29, tzinfo=UTC)
@@ -19,7 +19,7 @@ class Ears:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.gateways = Gateways(lambda: self.now)
+        self.gateways = GatewayTraffic(lambda: self.now)
         self._offset = 0
 
     async def ended(self, **fields: Any) -> None:

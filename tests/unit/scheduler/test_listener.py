@@ -1,4 +1,4 @@
-"""Hearing machines: silence counts only while the leader would have heard."""
+"""Heartbeats of machines: silence counts only while the leader would have heard."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Ears:
         for _ in range(int(seconds)):
             self.now += 1
             if not self.deaf:
-                await self.listener.hear_ourselves(SchedulerPulse(at=AT, instance="s-1"))
+                await self.listener.hear_own_pulse(SchedulerPulse(at=AT, instance="s-1"))
                 for machine_id in sorted(self.speaking):
-                    await self.says(machine_id)
-            self.listener.asked_to_decide(["a", "b"])
+                    await self.record(machine_id)
+            self.listener.heartbeats_to_decide_on(["a", "b"])
 
-    async def says(self, machine_id: str, **fields: object) -> None:
+    async def record(self, machine_id: str, **fields: object) -> None:
         await self.listener.hear(MachineSample(at=AT, machine_id=machine_id, **fields))  # type: ignore[arg-type]
 
     def silent_ms(self, machine_id: str) -> int | None:
@@ -110,9 +110,9 @@ async def test_who_begins_to_decide_begins_to_listen(ears: Ears) -> None:
     ears.speaking = set()
     for _ in range(20):  # a standby hears, and is not asked
         ears.now += 1
-        await ears.listener.hear_ourselves(SchedulerPulse(at=AT, instance="s-1"))
+        await ears.listener.hear_own_pulse(SchedulerPulse(at=AT, instance="s-1"))
     assert ears.silent_ms("a") == 20_000
-    heartbeats = ears.listener.asked_to_decide(["a"])
+    heartbeats = ears.listener.heartbeats_to_decide_on(["a"])
     assert heartbeats is not None
     assert heartbeats["a"].silent_ms == 0
     assert not heartbeats["a"].sampled
@@ -135,9 +135,9 @@ async def test_what_a_sample_says_is_kept(ears: Ears) -> None:
         "gpus": (GpuSample(uuid="u1", foreign_memory_mb=900), GpuSample(uuid="u2")),
         "fetching": {"w@v1": "5/10 bytes"},
     }
-    await ears.says("a", **fields)
+    await ears.record("a", **fields)
     await ears.wait(2)
-    await ears.says("a", **fields)
+    await ears.record("a", **fields)
     heartbeats = ears.listener.heartbeats(["a"])
     assert heartbeats is not None
     heard = heartbeats["a"]
@@ -145,7 +145,7 @@ async def test_what_a_sample_says_is_kept(ears: Ears) -> None:
     assert heard.disk_free_mb == 500
     assert heard.foreign_mb == {"u1": 900}
     assert heard.fetching_ms == {"w@v1": 2000}
-    await ears.says("a", **fields | {"fetching": {"w@v1": "6/10 bytes"}})
+    await ears.record("a", **fields | {"fetching": {"w@v1": "6/10 bytes"}})
     heartbeats = ears.listener.heartbeats(["a"])
     assert heartbeats is not None
     assert heartbeats["a"].fetching_ms == {"w@v1": 0}
@@ -165,12 +165,12 @@ async def test_a_shard_that_starts_shows_progress_by_its_phase_its_bytes_and_its
     fetched = [{"phase": "fetching", "done_bytes": count} for count in (1, 2)]
     loaded = [{"phase": "loading", "rss_mb": memory} for memory in (None, 160, 320)]
     for fields in (*fetched, *loaded):
-        await ears.says("a", **shown(**fields))
+        await ears.record("a", **shown(**fields))
         seen.append(moved_ms())
         await ears.wait(2)
         seen.append(moved_ms())
     assert seen == [0, 2000] * 5
-    await ears.says("a", **shown(phase="loading", rss_mb=321))
+    await ears.record("a", **shown(phase="loading", rss_mb=321))
     assert moved_ms() == 2000
 
 

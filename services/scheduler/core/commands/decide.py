@@ -101,9 +101,9 @@ def _define(state: State, command: DefineModel, now: datetime) -> Event | None:
     model = state.facts.models.get(command.spec.name)
     if model is not None and not model.removed and model.declared == command.spec:
         return None  # it was judged when it was defined
-    found = problems(state, command.spec)
-    if found:
-        raise Refused(found)
+    wrong = problems(state, command.spec)
+    if wrong:
+        raise Refused(wrong)
     return ModelDefined(at=now, model=command.spec.name, spec=command.spec, fingerprint=fingerprint(command.spec))
 
 
@@ -113,9 +113,9 @@ def _remove(state: State, command: RemoveModel, now: datetime) -> Event | None:
 
 def _scale(state: State, command: ScaleModel, now: datetime) -> Event | None:
     model = model_named(state, command.model)
-    found = list(scaling_problems(command.scaling, "scaling."))
-    if found:
-        raise Refused(found)
+    wrong = list(scaling_problems(command.scaling, "scaling."))
+    if wrong:
+        raise Refused(wrong)
     if model.spec.scaling == command.scaling and model.stopped is None and model.scaled is None:
         return None
     return ModelScaled(at=now, model=model.name, scaling=command.scaling)

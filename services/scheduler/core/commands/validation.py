@@ -68,7 +68,7 @@ def fingerprint(spec: ModelSpec) -> str:
 
 def problems(state: State, spec: ModelSpec) -> list[Problem]:
     """Everything that is wrong with a definition, each with its path, the value found and the remedy."""
-    found = [
+    wrong = [
         *_names(state, spec),
         *_model(spec),
         *_offers(state, spec),
@@ -77,7 +77,7 @@ def problems(state: State, spec: ModelSpec) -> list[Problem]:
         *(_canary(spec.canary) if spec.canary is not None else ()),
         *(problem for i, profile in enumerate(spec.profiles) for problem in _profile(state, spec, i, profile)),
     ]
-    return [*found, *fit_problems(state, spec, {problem.path for problem in found})]
+    return [*wrong, *fit_problems(state, spec, {problem.path for problem in wrong})]
 
 
 def _problem(path: str, message: str) -> Problem:
@@ -213,6 +213,7 @@ def _nearest(capability: str) -> str:
 
 
 def scaling_problems(scaling: Scaling, prefix: str) -> Iterator[Problem]:
+    """What is wrong with numbers of replicas; ``prefix`` stands before each path."""
     if not 0 <= scaling.min <= MAX_REPLICAS:
         yield _problem(f"{prefix}min", f"{scaling.min} replicas: state 0 to {MAX_REPLICAS}")
     if scaling.max is not None and not scaling.min <= scaling.max <= MAX_REPLICAS:
@@ -259,9 +260,9 @@ def _profile(state: State, spec: ModelSpec, index: int, profile: Profile) -> Ite
 def _options_known(state: State, engine: str) -> bool:
     """Whether every machine that has the engine has a version whose options are known."""
     machines = state.facts.machines.values()
-    found = [one for machine in machines for one in machine.facts.engines if one.engine == engine]
-    return all(knows(engine, one.version) for one in found) and bool(
-        found or not traits_of(engine).arguments.other_programs
+    installed = [each for machine in machines for each in machine.facts.engines if each.engine == engine]
+    return all(knows(engine, each.version) for each in installed) and bool(
+        installed or not traits_of(engine).arguments.other_programs
     )
 
 

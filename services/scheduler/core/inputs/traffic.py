@@ -22,6 +22,8 @@ LONG_MS = 300_000
 
 
 class ReplicaUse(msgspec.Struct, frozen=True):
+    """One replica, as all gateways saw it."""
+
     in_flight: int = 0
     """At all gateways, now."""
     busy_short: float = 0.0
@@ -46,6 +48,8 @@ class ReplicaUse(msgspec.Struct, frozen=True):
 
 
 class ModelUse(msgspec.Struct, frozen=True):
+    """One model, as all gateways saw it."""
+
     last_used: datetime | None = None
     """The latest over all gateways."""
     waiting: int = 0
@@ -65,23 +69,24 @@ class Traffic(msgspec.Struct, frozen=True):
     """Replicas of which the pace of ``PACES_LEAST`` requests was measured."""
 
     def of(self, replica_id: str) -> ReplicaUse:
+        """One replica; of one that nobody uses all is 0."""
         return self.replicas.get(replica_id, _NO_REPLICA_USE)
 
-    def of_model(self, model: str, adapters: tuple[Adapter, ...] = ()) -> ModelUse:
+    def of_model(self, model: str, loras: tuple[Adapter, ...] = ()) -> ModelUse:
         """With what is asked of its fine-tunings, which gateways tell by their own names."""
         use = self.models.get(model, _NO_MODEL_USE)
-        for adapter in adapters:
-            use = _both(use, self.models.get(adapter.name, _NO_MODEL_USE))
+        for lora in loras:
+            use = _both(use, self.models.get(lora.name, _NO_MODEL_USE))
         return use
 
 
-def _both(one: ModelUse, other: ModelUse) -> ModelUse:
-    used = [at for at in (one.last_used, other.last_used) if at is not None]
+def _both(first: ModelUse, second: ModelUse) -> ModelUse:
+    used = [at for at in (first.last_used, second.last_used) if at is not None]
     return ModelUse(
         last_used=max(used, default=None),
-        waiting=one.waiting + other.waiting,
-        waiting_short=one.waiting_short + other.waiting_short,
-        waiting_long=one.waiting_long + other.waiting_long,
+        waiting=first.waiting + second.waiting,
+        waiting_short=first.waiting_short + second.waiting_short,
+        waiting_long=first.waiting_long + second.waiting_long,
     )
 
 

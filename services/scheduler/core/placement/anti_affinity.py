@@ -16,21 +16,21 @@ from .capacity import Capacity, rack_of
 
 def conflicts(state: State, spec: ModelSpec, capacity: Capacity) -> Mapping[str, str]:
     """Machine id to why no replica of this definition may go there. ``capacity``: with what is supposed to be gone."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for other, rule in _rules(state, spec):
         both = "replicas of this model" if other == spec.name else f"{spec.name} and {other}"
         places = _places(state, capacity, other)
         if rule.within == "node":
             for machine_id, replica in places.items():
-                found.setdefault(machine_id, f"has {replica} of {other}, and {both} keep to different machines")
+                reasons.setdefault(machine_id, f"has {replica} of {other}, and {both} keep to different machines")
             continue
         racks: dict[str, str] = {}
         for machine_id, replica in places.items():
             racks.setdefault(rack_of(state.facts.machines[machine_id]), f"{replica} of {other} on {machine_id}")
         for machine_id, machine in state.facts.machines.items() if racks else ():
             if (there := racks.get(rack := rack_of(machine))) is not None:
-                found.setdefault(machine_id, f"its rack {rack} has {there}, and {both} keep to different racks")
-    return found
+                reasons.setdefault(machine_id, f"its rack {rack} has {there}, and {both} keep to different racks")
+    return reasons
 
 
 def _rules(state: State, spec: ModelSpec) -> Iterator[tuple[str, AntiAffinity]]:
@@ -47,10 +47,10 @@ def _rules(state: State, spec: ModelSpec) -> Iterator[tuple[str, AntiAffinity]]:
 
 def _places(state: State, capacity: Capacity, model: str) -> dict[str, str]:
     """Machine id to which replica of the model is there, or is being placed there in this round."""
-    found = dict.fromkeys(capacity.reserved_for(model), "one placed a moment ago")
+    places = dict.fromkeys(capacity.reserved_for(model), "one placed a moment ago")
     for replica in state.of_model.get(model, {}).values():
         for shard_id, shard in replica.shards.items():
             machine = state.facts.machines.get(shard.placement.machine_id)
             if not shard.ended and capacity.counts(shard_id) and machine is not None and not machine.lost:
-                found[machine.facts.machine_id] = replica.replica_id
-    return found
+                places[machine.facts.machine_id] = replica.replica_id
+    return places

@@ -81,10 +81,11 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 def requirement_of(state: State, spec: ModelSpec, profile: Profile) -> Requirement:
+    """What a replica of a definition needs of each machine, with one of its profiles."""
     weights = state.weights_of(spec)
     source = (spec.source or "").removeprefix("library:")
     regions = spec.licence.regions if spec.licence is not None else ()
-    known = state.adapters_of(spec)
+    known = state.loras_of(spec)
     missing = [adapter for adapter in spec.adapters if adapter.name not in known]
     lacking = f"{missing[0].source.removeprefix('library:')} for the adapter {missing[0].name}" if missing else ""
     each_gpu = on_each_gpu(headers_of(state, spec), profile, spec.context_length)
@@ -115,6 +116,7 @@ class Table:
         self._registered = -1
 
     def refresh(self, state: State, capacity: Capacity, heartbeats: Heartbeats | None) -> None:
+        """Look again at the machines on which something happened since the last time."""
         machines = state.facts.machines
         stale = state.changed.since(self._seen) if self._seen >= 0 else None
         if self._need.profile.nodes > 1 and self._registered != state.hardware_changed:
@@ -167,6 +169,7 @@ class Tables:
         """Model and profiles to why nothing fits, and the tables and their generations that say so."""
 
     def of(self, wanted: Requirement) -> Table:
+        """The table of a requirement, a new one where nobody asked for it lately."""
         table = self._tables.get(wanted.shape)
         if table is None:
             table = self._tables[wanted.shape] = Table(wanted, self._generations)

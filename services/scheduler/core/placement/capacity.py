@@ -63,6 +63,7 @@ class Capacity:
         return other
 
     def reserve(self, model: str, shard: ShardPlacement) -> None:
+        """Give a shard of a model its part of a machine, for the rest of the round."""
         self._reserved.setdefault(shard.machine_id, []).append(shard)
         self.state.changed.mark(shard.machine_id)
         self._free.pop(shard.machine_id, None)
@@ -78,12 +79,14 @@ class Capacity:
         return shard_id not in self._without
 
     def holders(self, machine_id: str) -> Iterator[ShardPlacement]:
+        """What holds something of a machine, or was given it in this round."""
         for shard_id, shard in self.state.held.get(machine_id, {}).items():
             if shard_id not in self._without:
                 yield shard
         yield from self._reserved.get(machine_id, ())
 
     def free(self, machine: Machine) -> Free:
+        """What of a machine nobody holds."""
         facts = machine.facts
         changed = self.state.changed.get(facts.machine_id, 0)
         known = self._free.get(facts.machine_id)
@@ -130,4 +133,5 @@ def rack_of(machine: Machine) -> str:
 
 
 def usable_memory_mb(total_mb: int) -> int:
+    """What of a machine's main memory engines may be given."""
     return total_mb - min(int(total_mb * SYSTEM_SHARE), SYSTEM_MOST_MB)

@@ -59,6 +59,7 @@ class Query(msgspec.Struct, frozen=True):
 
 
 def node(q: Query) -> str | None:
+    """It is there, has joined, and takes work."""
     machine = q.machine
     if machine.lost_at is not None:
         return f"is lost since {machine.lost_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -77,6 +78,7 @@ def silent(q: Query) -> str | None:
 
 
 def orphans(q: Query) -> str | None:
+    """Nothing runs there whose size is not known."""
     if not q.machine.orphans:
         return None
     names = ", ".join(sorted(q.machine.orphans))
@@ -84,13 +86,15 @@ def orphans(q: Query) -> str | None:
 
 
 def engine(q: Query) -> str | None:
-    found = {e.engine for e in q.machine.facts.engines}
-    if q.profile.engine in found or not q.machine.facts.engines_probed:
+    """It has the profile's engine, or was not asked yet which it has."""
+    installed = {e.engine for e in q.machine.facts.engines}
+    if q.profile.engine in installed or not q.machine.facts.engines_probed:
         return None
-    return f"has no engine {q.profile.engine} (it has {', '.join(sorted(found)) or 'none'})"
+    return f"has no engine {q.profile.engine} (it has {', '.join(sorted(installed)) or 'none'})"
 
 
 def weights(q: Query) -> str | None:
+    """The library has the weights and the fine-tunings, and a mirror serves them."""
     if q.weights is None:
         return f"the library has no {q.source}"
     if q.lacking:
@@ -101,6 +105,7 @@ def weights(q: Query) -> str | None:
 
 
 def labels(q: Query) -> str | None:
+    """It has the labels the profile asks for."""
     has = q.machine.facts.labels
     wrong = [
         f"{key}={value} (it has {has.get(key, 'none')})"
@@ -111,6 +116,7 @@ def labels(q: Query) -> str | None:
 
 
 def memory(q: Query) -> str | None:
+    """Enough main memory (MB) is free."""
     needs, free, total = q.profile.memory_mb or 0, q.free.memory_mb, q.machine.facts.memory_total_mb
     # A machine that could not tell its memory says 0: what is not known rejects nothing.
     if needs <= free or total == 0:
@@ -119,6 +125,7 @@ def memory(q: Query) -> str | None:
 
 
 def cores(q: Query) -> str | None:
+    """Enough CPU cores are free."""
     needs, free, total = q.profile.cores, q.free.cores, q.machine.facts.cpu_count
     if needs <= free or total == 0 or needs == 0:
         return None
@@ -126,6 +133,7 @@ def cores(q: Query) -> str | None:
 
 
 def gpu_class(q: Query) -> str | None:
+    """It has GPUs of the profile's class, free or not."""
     wanted, facts = q.profile.gpu_class, q.machine.facts
     if wanted is None:
         return None
@@ -138,18 +146,20 @@ def gpu_class(q: Query) -> str | None:
 
 
 def compute(q: Query) -> str | None:
+    """Its GPUs of the class have the compute capability the profile asks for."""
     needs = compute_capability(q.profile.min_compute_capability)
     if not needs or gpu_class(q) is not None:
         return None
-    found = {g.compute_capability for g in _of_class(q) if compute_capability(g.compute_capability)}
+    capabilities = {g.compute_capability for g in _of_class(q) if compute_capability(g.compute_capability)}
     # What a machine does not tell of its cards rejects nothing.
-    if not found or any((compute_capability(one) or ()) >= needs for one in found):
+    if not capabilities or any((compute_capability(capability) or ()) >= needs for capability in capabilities):
         return None
-    has = ", ".join(sorted(str(one) for one in found))
+    has = ", ".join(sorted(str(capability) for capability in capabilities))
     return f"needs compute capability {q.profile.min_compute_capability}, its GPUs have {has}"
 
 
 def gpu_memory(q: Query) -> str | None:
+    """Each GPU of the class has the memory that is needed on one."""
     if q.profile.gpu_class is None or gpu_class(q) is not None:
         return None
     needs, most = q.profile.min_gpu_memory_mb, max((g.memory_total_mb for g in _of_class(q)), default=0)
@@ -166,6 +176,7 @@ def _of_class(q: Query) -> list[Gpu]:
 
 
 def gpus(q: Query) -> str | None:
+    """Enough GPUs that would do are free."""
     if q.profile.gpu_class is None or len(q.gpus) >= q.profile.gpus_per_node:
         return None
     if any(check(q) is not None for check in (gpu_class, compute, gpu_memory)):
@@ -184,20 +195,22 @@ def _others(q: Query) -> str:
     foreign = q.heard.foreign_mb if q.heard is not None else {}
     taken = [g for g in q.free.gpus if g.gpu_class == q.profile.gpu_class and foreign.get(g.uuid, 0) > FOREIGN_MB]
     counts = ((q.free.gpus_held, "held by replicas"), (len(sick), "with problems"), (len(taken), "used by others"))
-    said = ", ".join(f"{count} {what}" for count, what in counts if count)
+    shares = ", ".join(f"{count} {what}" for count, what in counts if count)
     each = [in_words(g) for g in sick]
     for g in taken:
         holders = q.heard.foreign_holders.get(g.uuid) if q.heard is not None else None
         each.append(f"GPU {g.index}: {foreign[g.uuid]} MB held by {holders or 'processes that are not ours'}")
     details = ": " + "; ".join(each) if each else ""
-    return f" ({said}{details})" if said else ""
+    return f" ({shares}{details})" if shares else ""
 
 
 def nvlink(q: Query) -> str | None:
+    """Enough of those are joined by NVLink, where that is needed."""
     return q.chosen.sentence if isinstance(q.chosen, Lacking) else None
 
 
 def region(q: Query) -> str | None:
+    """The licence of the weights lets them run where it stands."""
     where = q.machine.facts.labels.get("region")
     if not q.regions or where in q.regions:
         return None
@@ -205,10 +218,12 @@ def region(q: Query) -> str | None:
 
 
 def fabric(q: Query) -> str | None:
+    """It can compute with other machines, where the replica spans several."""
     return q.gang
 
 
 def disk(q: Query) -> str | None:
+    """The weights fit its disk (MB), unless it holds them."""
     if q.version is None or q.heard is None or q.heard.disk_free_mb is None or q.machine.holds(q.weights or ""):
         return None
     needs = sum(f.size_bytes for f in q.version.files) // MB
@@ -221,16 +236,16 @@ def usable_gpus(profile: Profile, free: Free, heard: Heartbeat | None, each_gpu:
     """Free GPUs of the profile's class, able enough, that others do not use either, by index."""
     if profile.gpu_class is None:
         return []
-    found = [gpu for gpu in free.gpus if gpu.gpu_class == profile.gpu_class]
+    gpus_left = [gpu for gpu in free.gpus if gpu.gpu_class == profile.gpu_class]
     if (needs := compute_capability(profile.min_compute_capability)) is not None and needs:
-        found = [gpu for gpu in found if (compute_capability(gpu.compute_capability) or needs) >= needs]
+        gpus_left = [gpu for gpu in gpus_left if (compute_capability(gpu.compute_capability) or needs) >= needs]
     if profile.min_gpu_memory_mb is not None:
-        found = [gpu for gpu in found if gpu.memory_total_mb >= profile.min_gpu_memory_mb]
+        gpus_left = [gpu for gpu in gpus_left if gpu.memory_total_mb >= profile.min_gpu_memory_mb]
     if each_gpu is not None:
-        found = [gpu for gpu in found if usable_bytes(gpu.memory_total_mb) >= each_gpu.total]
+        gpus_left = [gpu for gpu in gpus_left if usable_bytes(gpu.memory_total_mb) >= each_gpu.total]
     if heard is None or not heard.foreign_mb:
-        return found
-    return [gpu for gpu in found if heard.foreign_mb.get(gpu.uuid, 0) <= FOREIGN_MB]
+        return gpus_left
+    return [gpu for gpu in gpus_left if heard.foreign_mb.get(gpu.uuid, 0) <= FOREIGN_MB]
 
 
 CHECKS: dict[str, Callable[[Query], str | None]] = {
@@ -262,14 +277,14 @@ CHANGING = frozenset({"silent", "gpus", "nvlink", "disk"})
 
 def rejections(query: Query) -> dict[str, str]:
     """Check to sentence, for every check the machine does not pass. A machine that is not there is asked no more."""
-    found: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for name, check in CHECKS.items():
-        said = check(query)
-        if said is not None:
-            found[name] = said
+        sentence = check(query)
+        if sentence is not None:
+            sentences[name] = sentence
             if check in (node, silent):
                 break
-    return found
+    return sentences
 
 
 def query(
@@ -292,8 +307,8 @@ def query(
     chosen = None
     if profile.gpu_class is not None and could and len(could) >= profile.gpus_per_node:
         ports = machine.facts.ports if profile.nodes > 1 else ()
-        adapters = frozenset(port.adapter for port in ports if port.state == "active")
-        chosen = choose(machine.facts, could, profile.gpus_per_node, profile.gpu_class, adapters)
+        nics = frozenset(port.adapter for port in ports if port.state == "active")
+        chosen = choose(machine.facts, could, profile.gpus_per_node, profile.gpu_class, nics)
     return Query(
         *(machine, profile, source, weights, version, mirrors, free, could, chosen, heard, regions),
         *(lacking, each_gpu, gang),

@@ -11,6 +11,8 @@ from libs.fit.health import slow
 
 
 class Chosen(msgspec.Struct, frozen=True):
+    """GPUs for a shard."""
+
     devices: tuple[str, ...]
     """UUIDs, by index."""
     scores: dict[str, float]
@@ -61,20 +63,20 @@ def nvlink_groups(gpus: Sequence[Gpu]) -> list[list[Gpu]]:
 
 
 def choose(
-    facts: MachineRegistered, usable: Sequence[Gpu], count: int, gpu_class: str, adapters: frozenset[str] = frozenset()
+    facts: MachineRegistered, usable: Sequence[Gpu], count: int, gpu_class: str, nics: frozenset[str] = frozenset()
 ) -> Chosen | Lacking:
-    """``count`` of the usable GPUs, which are at least so many; near these network adapters, where there are any."""
+    """``count`` of the usable GPUs, which are at least so many; near these network cards, where there are any."""
     if usable[0].mig is not None:
         return _instance(facts, usable)
 
     def _rank(gpu: Gpu) -> tuple[bool, bool, float, int, int]:
-        away = 1.0 - (reach(gpu, adapters) or 0.0) if adapters else 0.0
+        away = 1.0 - (reach(gpu, nics) or 0.0) if nics else 0.0
         return slow(gpu), short_link(gpu), away, gpu.numa_node if gpu.numa_node is not None else -1, gpu.index
 
     linked = any(gpu.nvlink_peers for gpu in facts.gpus if gpu.gpu_class == gpu_class)
     if not linked:
         best = sorted(usable, key=_rank)[:count]
-        return Chosen(_uuids(best), _scores(best, None, adapters))
+        return Chosen(_uuids(best), _scores(best, None, nics))
     free = {gpu.uuid for gpu in usable}
     groups = [
         ([gpu for gpu in group if gpu.uuid in free], len(group))
@@ -85,12 +87,12 @@ def choose(
         # The fullest group that will do: others stay whole for what needs more.
         group = min(fitting, key=lambda g: (len(g), g[0].index))
         best = sorted(group, key=_rank)[:count]
-        return Chosen(_uuids(best), _scores(best, 1.0 - (len(group) - count) / max(1, len(facts.gpus)), adapters))
+        return Chosen(_uuids(best), _scores(best, 1.0 - (len(group) - count) / max(1, len(facts.gpus)), nics))
     if max(size for _, size in groups) >= count:
         most = max(len(group) for group, _ in groups)
         return Lacking("nvlink", f"needs {count} GPUs joined by NVLink, the largest set with free ones has {most}")
     best = sorted(usable, key=_rank)[:count]
-    return Chosen(_uuids(best), _scores(best, 0.0, adapters))
+    return Chosen(_uuids(best), _scores(best, 0.0, nics))
 
 
 def _instance(facts: MachineRegistered, usable: Sequence[Gpu]) -> Chosen:
@@ -109,17 +111,17 @@ def _instance(facts: MachineRegistered, usable: Sequence[Gpu]) -> Chosen:
 NEAR = {"PIX": 1.0, "PXB": 0.8, "PHB": 0.6, "NODE": 0.4, "SYS": 0.2}
 
 
-def reach(gpu: Gpu, adapters: frozenset[str]) -> float | None:
-    """How near a card is to the nearest of these adapters, 0 to 1; None: nobody measured."""
-    found = [NEAR.get(where, 0.0) for adapter, where in gpu.adapter_distances.items() if adapter in adapters]
-    return max(found, default=None)
+def reach(gpu: Gpu, nics: frozenset[str]) -> float | None:
+    """How near a card is to the nearest of these network cards, 0 to 1; None: nobody measured."""
+    distances = [NEAR.get(where, 0.0) for nic, where in gpu.adapter_distances.items() if nic in nics]
+    return max(distances, default=None)
 
 
 def _uuids(gpus: Sequence[Gpu]) -> tuple[str, ...]:
     return tuple(gpu.uuid for gpu in sorted(gpus, key=lambda g: g.index))
 
 
-def _scores(gpus: Sequence[Gpu], whole: float | None, adapters: frozenset[str]) -> dict[str, float]:
+def _scores(gpus: Sequence[Gpu], whole: float | None, nics: frozenset[str]) -> dict[str, float]:
     scores = {"sound": round(sum(not slow(gpu) for gpu in gpus) / len(gpus), 4)}
     if whole is not None:
         scores["whole"] = round(whole, 4)
@@ -127,7 +129,7 @@ def _scores(gpus: Sequence[Gpu], whole: float | None, adapters: frozenset[str]) 
         scores["link"] = round(sum(not short_link(gpu) for gpu in gpus) / len(gpus), 4)
     if len(gpus) > 1 and any(gpu.numa_node is not None for gpu in gpus):
         scores["near"] = round(1.0 / len({gpu.numa_node for gpu in gpus}), 4)
-    reaches = [found for gpu in gpus if (found := reach(gpu, adapters)) is not None]
+    reaches = [distance for gpu in gpus if (distance := reach(gpu, nics)) is not None]
     if reaches:
         scores["adapter"] = round(sum(reaches) / len(reaches), 4)
     return scores

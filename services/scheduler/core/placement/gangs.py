@@ -18,9 +18,12 @@ CABLE = 2.0
 
 
 class Gang(msgspec.Struct, frozen=True):
+    """Machines that compute one replica together."""
+
     machines: tuple[str, ...]
     """The leading one first."""
-    adapters: dict[str, tuple[str, ...]]
+    nics: dict[str, tuple[str, ...]]
+    """Machine id to the network cards that lead to the fabric."""
     scores: dict[str, dict[str, float]]
     where: str
     """``on the fabric ib-a (sm:0x…)``"""
@@ -46,13 +49,13 @@ def best_gang(
         member = fabrics.members[machine_id]
         if member.domain is not None:
             domains.setdefault(member.domain, []).append(machine_id)
-        for name in member.adapters:
+        for name in member.nics:
             networks.setdefault(name, []).append(machine_id)
-    found = [
+    ordered = [
         *(_in_domain(name, members, totals, leaves, nodes) for name, members in domains.items()),
         *(_on_fabric(fabrics, name, members, totals, leaves, nodes) for name, members in networks.items()),
     ]
-    gangs = [gang for gang in found if gang is not None]
+    gangs = [gang for gang in ordered if gang is not None]
     if gangs:
         best, *others = sorted(gangs, key=lambda pair: pair[0])
         return msgspec.structs.replace(best[1], before=_before(best, others[0])) if others else best[1]
@@ -98,7 +101,7 @@ def _on_fabric(
     chosen = _pick(members, worth, leaves, nodes)
     gang = Gang(
         chosen,
-        {m: fabrics.members[m].adapters[name] for m in chosen},
+        {m: fabrics.members[m].nics[name] for m in chosen},
         {m: {"cable": round(cables[m], 4)} for m in chosen},
         f"on the fabric {fabrics.called(name)}",
         fabric=name,
@@ -126,7 +129,7 @@ def _too_few(
     fabrics: Fabrics, machine_id: str, domains: Mapping[str, list[str]], networks: Mapping[str, list[str]], nodes: int
 ) -> str:
     member = fabrics.members[machine_id]
-    reach = [(len(networks[name]), f"the fabric {fabrics.called(name)}") for name in member.adapters]
+    reach = [(len(networks[name]), f"the fabric {fabrics.called(name)}") for name in member.nics]
     if member.domain is not None:
         reach.append((len(domains[member.domain]), f"the NVLink domain {member.domain}"))
     most, where = max(reach, default=(1, "no fabric"))

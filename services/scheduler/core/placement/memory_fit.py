@@ -43,6 +43,7 @@ def on_each_gpu(headers: ModelHeaders | None, profile: Profile, context_length: 
 
 
 def as_sum(need: Need) -> str:
+    """What a GPU must hold, as a sum for people, in GiB."""
     parts = f"weights {_gib(need.weights)} + context {_gib(need.context)} + engine {_gib(need.engine)}"
     return f"{_gib(need.total)} GiB ({parts})"
 
@@ -67,8 +68,8 @@ def problems_of_headers(
             continue
         least = -(-int(need.total / USABLE) // MIB)
         usable = _gib(usable_bytes(profile.min_gpu_memory_mb))
-        said = f"{profile.min_gpu_memory_mb} MB, of which {usable} GiB are usable"
-        yield Problem(path=path, message=f"{said}, and each GPU must hold {as_sum(need)}: state at least {least}")
+        stated = f"{profile.min_gpu_memory_mb} MB, of which {usable} GiB are usable"
+        yield Problem(path=path, message=f"{stated}, and each GPU must hold {as_sum(need)}: state at least {least}")
 
 
 def fit_problems(
@@ -89,8 +90,8 @@ def fit_problems(
             continue
         for check, why in _problems(headers, profile, spec.context_length):
             if check == "context":
-                said = f"{why}: state at most that"
-                context = None if _changes_context(profile) else Problem(path="context_length", message=said)
+                message = f"{why}: state at most that"
+                context = None if _changes_context(profile) else Problem(path="context_length", message=message)
             else:
                 field, remedy = _remedy(headers, profile, check)
                 yield Problem(path=at + field, message=why + remedy)

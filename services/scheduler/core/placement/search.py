@@ -36,7 +36,8 @@ class Spot(msgspec.Struct, frozen=True):
 
     machine_id: str
     devices: tuple[str, ...] = ()
-    adapters: tuple[str, ...] = ()
+    nics: tuple[str, ...] = ()
+    """Network cards over which it reaches the others."""
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -51,14 +52,18 @@ class Placement(msgspec.Struct, frozen=True):
 
     @property
     def machine_id(self) -> str | None:
+        """The leading machine; None: nothing fits."""
         return self.spots[0].machine_id if self.spots else None
 
     @property
     def devices(self) -> tuple[str, ...]:
+        """GPUs on the leading machine, by UUID."""
         return self.spots[0].devices if self.spots else ()
 
 
 class Ranked(msgspec.Struct, frozen=True):
+    """A machine that can take the shard, with its scores for this model."""
+
     machine_id: str
     fit: Fit
     scores: dict[str, float]
@@ -205,7 +210,7 @@ class Search:
         self, profile: Profile, rejected: Mapping[str, Mapping[str, str]]
     ) -> dict[str, Mapping[str, str]]:
         """Of machines without GPUs enough to give those whose rack has no power left for them either."""
-        found: dict[str, Mapping[str, str]] = {}
+        without: dict[str, Mapping[str, str]] = {}
         caps = self._state.facts.rack_watts
         for machine_id, reasons in rejected.items() if caps and profile.gpu_class is not None else ():
             machine = self._state.facts.machines[machine_id]
@@ -214,8 +219,8 @@ class Search:
             watts = sorted(watts_of(gpu) for gpu in machine.facts.gpus if gpu.gpu_class == profile.gpu_class)
             needs, drawn = sum(watts[: profile.gpus_per_node]), self._capacity.rack_watts(rack)
             if drawn + needs > caps[rack]:
-                found[machine_id] = {**reasons, "power": summary.power(needs, drawn, caps[rack], rack)}
-        return found
+                without[machine_id] = {**reasons, "power": summary.power(needs, drawn, caps[rack], rack)}
+        return without
 
     # one machine
 
@@ -302,12 +307,12 @@ class Search:
         totals = {r.machine_id: r.total for r in self._ranked(fits, len(fits))}
         leaves = {m: self._state.facts.machines[m].facts.labels.get("leaf", "") for m in fits}
         while True:
-            found = best_gang(self._state.fabrics(), totals, leaves, assessment.profile.nodes)
-            if not isinstance(found, Gang):
-                return {**found, **without}
-            over = self._over_power(fits, sorted(found.machines, key=lambda m: totals[m]))
+            gang = best_gang(self._state.fabrics(), totals, leaves, assessment.profile.nodes)
+            if not isinstance(gang, Gang):
+                return {**gang, **without}
+            over = self._over_power(fits, sorted(gang.machines, key=lambda m: totals[m]))
             if over is None:
-                return found
+                return gang
             del totals[over[0]]
             without[over[0]] = {"power": over[1]}
 
@@ -344,7 +349,7 @@ class Search:
                     gang.machines, assessment.profile.name, gang.where + gang.before, considered, len(assessment.fits)
                 ),
             ),
-            spots=tuple(Spot(m, assessment.fits[m].devices, gang.adapters.get(m, ())) for m in gang.machines),
+            spots=tuple(Spot(m, assessment.fits[m].devices, gang.nics.get(m, ())) for m in gang.machines),
             profile=assessment.profile,
             weights=requirement.weights or "",
             domain=gang.domain,

@@ -74,8 +74,8 @@ def _why_last(gpu: Gpu) -> str:
     if limited(gpu):
         return f"{card(gpu)} comes last: limited to {gpu.power_limit_watts} of its {gpu.power_default_watts} W"
     if slow(gpu) or link is None:
-        said = worst(gpu.problems)
-        return f"{card(gpu)} comes last{f': {said[1]}' if said is not None else ''}"
+        worst_problem = worst(gpu.problems)
+        return f"{card(gpu)} comes last{f': {worst_problem[1]}' if worst_problem is not None else ''}"
     if link.lanes is not None and link.card_lanes is not None and link.lanes < link.card_lanes:
         return f"{card(gpu)} comes last: {link.lanes} of its {link.card_lanes} PCIe lanes"
     return f"{card(gpu)} comes last: PCIe generation {link.generation} of its {link.card_generation}"
@@ -91,6 +91,7 @@ def _cards(gpus: Sequence[Gpu]) -> str:
 
 
 def card(gpu: Gpu) -> str:
+    """A card for people: by its index, and its instance where it is divided."""
     if gpu.mig is not None:
         return f"instance {gpu.mig.device} of GPU {gpu.mig.card_index}"
     return f"GPU {gpu.index}"
@@ -105,6 +106,7 @@ def chosen_together(machines: Sequence[str], profile: str, where: str, considere
 
 
 def power(needs: int, drawn: int, cap: int, rack: str) -> str:
+    """Why a rack's limit keeps a machine from it; all in W."""
     over = f" (what runs there may draw {drawn} W)" if drawn > cap else ""
     return f"needs {needs} W, {max(0, cap - drawn)} W left of the {cap} W of rack {rack}{over}"
 

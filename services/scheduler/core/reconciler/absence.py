@@ -72,8 +72,8 @@ def _absent(turn: Turn, replica: Replica) -> bool:
     if turn.heartbeats is None:
         return False
     for shard_id, shard in replica.shards.items():
-        heard = turn.heartbeats.get(shard.placement.machine_id)
-        if heard is not None and heard.present and shard_id not in heard.shards:
+        heartbeat = turn.heartbeats.get(shard.placement.machine_id)
+        if heartbeat is not None and heartbeat.present and shard_id not in heartbeat.shards:
             return True
     return False
 

@@ -142,10 +142,13 @@ def overdue(
                 return f"{machine_id} did not take it up within {TAKE_UP.seconds} s"
             continue
         idle = now - shard.since
-        heard = heartbeats.get(machine_id)
-        if heard is not None:
+        heartbeat = heartbeats.get(machine_id)
+        if heartbeat is not None:
             fetched = (kept_as(replica.weights), replica.weights.partition("@")[0]) if replica.weights else ()
-            moved = [heard.moved_ms.get(shard.placement.shard_id), *(heard.fetching_ms.get(name) for name in fetched)]
+            moved = [
+                heartbeat.moved_ms.get(shard.placement.shard_id),
+                *(heartbeat.fetching_ms.get(name) for name in fetched),
+            ]
             idle = min([idle, *(timedelta(milliseconds=ms) for ms in moved if ms is not None)])
         if idle >= allowed:
             return f"no progress on {machine_id} for {int(idle.total_seconds())} s while {shard.phase}"
@@ -197,10 +200,10 @@ def _gone(state: State, replica: Replica, shard: Shard, heartbeats: Heartbeats |
     machine = state.facts.machines.get(shard.placement.machine_id)
     if machine is None:
         return True
-    heard = heartbeats.get(shard.placement.machine_id) if heartbeats is not None else None
-    if machine.lost or heard is None or not heard.present or replica.phase == "draining":
+    heartbeat = heartbeats.get(shard.placement.machine_id) if heartbeats is not None else None
+    if machine.lost or heartbeat is None or not heartbeat.present or replica.phase == "draining":
         return False
     waited = now - max(replica.since, machine.here_since)
-    return shard.placement.shard_id not in heard.shards and waited >= (
+    return shard.placement.shard_id not in heartbeat.shards and waited >= (
         NEVER_TAKEN_UP if shard.phase == "wanted" else ABSENT_AFTER
     )

@@ -29,6 +29,7 @@ ABSENT_AFTER = timedelta(seconds=30)
 
 
 def milliseconds(span: timedelta) -> int:
+    """Whole milliseconds of a span."""
     return span // timedelta(milliseconds=1)
 
 
@@ -40,24 +41,24 @@ def node_decisions(
     retire_after: timedelta | None = None,
 ) -> list[Decision]:
     """``retire_after``: how long a lost machine is known; None: for ever."""
-    found: list[Decision] = []
+    decisions: list[Decision] = []
     pause = pause_decision(state, heartbeats, now) if heartbeats is not None else None
     if pause is not None:
         return [pause]
     for machine_id, machine in state.facts.machines.items():
         if not machine.joined:
-            found.append((f"EVENTS:{machine.position}", NodeJoined(at=now, machine_id=machine_id)))
-        elif heartbeats is not None and (heard := heartbeats.get(machine_id)) is not None:
-            found.extend(_heard(state, machine_id, machine, heard, traffic, now))
-            found.extend(_retired(state, machine_id, machine, heard, now, retire_after))
-    return found
+            decisions.append((f"EVENTS:{machine.position}", NodeJoined(at=now, machine_id=machine_id)))
+        elif heartbeats is not None and (heartbeat := heartbeats.get(machine_id)) is not None:
+            decisions.extend(_heard(state, machine_id, machine, heartbeat, traffic, now))
+            decisions.extend(_retired(state, machine_id, machine, heartbeat, now, retire_after))
+    return decisions
 
 
 def _retired(
-    state: State, machine_id: str, machine: Machine, heard: Heartbeat, now: datetime, retire_after: timedelta | None
+    state: State, machine_id: str, machine: Machine, heartbeat: Heartbeat, now: datetime, retire_after: timedelta | None
 ) -> Iterator[Decision]:
     """One that somebody lent, drained or cordoned is silent for a reason: it is left to them."""
-    if retire_after is None or machine.lost_at is None or machine.mode != "open" or heard.present:
+    if retire_after is None or machine.lost_at is None or machine.mode != "open" or heartbeat.present:
         return
     if now - machine.lost_at < retire_after or still_running(state, machine_id):
         return
@@ -88,24 +89,24 @@ def _spared(state: State, name: str) -> bool:
 
 
 def _heard(
-    state: State, machine_id: str, machine: Machine, heard: Heartbeat, traffic: Traffic | None, now: datetime
+    state: State, machine_id: str, machine: Machine, heartbeat: Heartbeat, traffic: Traffic | None, now: datetime
 ) -> Iterator[Decision]:
-    if machine.lost_at is None and heard.silent_ms >= (deadline := deadline_ms(state, machine, traffic)):
+    if machine.lost_at is None and heartbeat.silent_ms >= (deadline := deadline_ms(state, machine, traffic)):
         yield (
             f"node.{machine_id}:silence:{machine.position}",
-            NodeLost(at=now, machine_id=machine_id, silent_ms=heard.silent_ms, deadline_ms=deadline),
+            NodeLost(at=now, machine_id=machine_id, silent_ms=heartbeat.silent_ms, deadline_ms=deadline),
         )
-    elif machine.lost_at is not None and heard.present:
+    elif machine.lost_at is not None and heartbeat.present:
         yield (
             f"node.{machine_id}:heard:{machine.position}",
             NodeReturned(at=now, machine_id=machine_id, away_ms=max(0, milliseconds(now - machine.lost_at))),
         )
-    if heard.present:
+    if heartbeat.present:
         for shard_id, orphan in machine.orphans.items():
             if orphan.replica_id in state.facts.replicas:
                 continue  # placed elsewhere: what this machine says of it ends nothing there
             known_for = now - max(orphan.since, machine.here_since)
-            if shard_id not in heard.shards and known_for >= ABSENT_AFTER:
+            if shard_id not in heartbeat.shards and known_for >= ABSENT_AFTER:
                 yield (
                     f"EVENTS:{orphan.position}",
                     ReplicaStopped(

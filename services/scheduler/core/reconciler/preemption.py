@@ -40,18 +40,18 @@ def returning_capacity(turn: Turn, search: Search) -> Placement | None:
     leaving += [r for r in round_.replaced if r.model != own]
     machines = state.facts.machines
     coming = [r for r in leaving if not any(m in machines and machines[m].lost for m in r.machines)]
-    found = search.placements_without(_shards(coming), _machines(coming)) if coming else []
-    return found[0] if found else None
+    placements = search.placements_without(_shards(coming), _machines(coming)) if coming else []
+    return placements[0] if placements else None
 
 
 def _replaced(state: State) -> list[Replica]:
-    found: list[Replica] = []
+    replaced: list[Replica] = []
     for model in state.facts.models.values():
         replicas = state.of_model[model.name].values()
         starting = any(r.phase == "placed" and not _old(model, r) for r in replicas)
         if starting:
-            found += [r for r in replicas if r.phase == "ready" and _old(model, r)]
-    return found
+            replaced += [r for r in replicas if r.phase == "ready" and _old(model, r)]
+    return replaced
 
 
 def _old(model: Model, replica: Replica) -> bool:
@@ -73,14 +73,14 @@ def evict(turn: Turn, search: Search) -> list[Decision]:
         since = evictable(model, turn.state.replicas_of(model.name), turn.round.traffic, turn.now)
         if since is not None:
             idle.append((since, model, replicas))
-    idle.sort(key=lambda found: (-found[0], found[1].name))
-    chosen = next((([one]) for one in idle if _fits(search, one[2])), None)
+    idle.sort(key=lambda entry: (-entry[0], entry[1].name))
+    chosen = next((([entry]) for entry in idle if _fits(search, entry[2])), None)
     if chosen is None:
         for count in range(2, len(idle) + 1):
             if _fits(search, [r for _, _, replicas in idle[:count] for r in replicas]):
                 chosen = idle[:count]
                 break
-    said: list[Decision] = []
+    decisions: list[Decision] = []
     for since, model, replicas in chosen or ():
         turn.round.disturbed.add(model.name)
         seconds = int(since.total_seconds())
@@ -88,9 +88,9 @@ def evict(turn: Turn, search: Search) -> list[Decision]:
         slept = ModelSlept(
             at=turn.now, model=model.name, reason=reason, idle_ms=milliseconds(since), for_model=turn.model.name
         )
-        said.append((f"model.{model.name}:idle:{model.touched}", slept))
-        said += [_drained(turn, replica, reason) for replica in replicas]
-    return said
+        decisions.append((f"model.{model.name}:idle:{model.touched}", slept))
+        decisions += [_drained(turn, replica, reason) for replica in replicas]
+    return decisions
 
 
 def preempt(turn: Turn, search: Search) -> list[Decision]:

@@ -114,8 +114,8 @@ class Reconciler:
         if heartbeats is self._listened:
             return
         self._listened = heartbeats
-        heard = heartbeats or {}
-        silent = {machine_id for machine_id, one in heard.items() if one.silent_ms >= LOST_AFTER_MS}
+        known = heartbeats or {}
+        silent = {machine_id for machine_id, heartbeat in known.items() if heartbeat.silent_ms >= LOST_AFTER_MS}
         for machine_id in sorted(silent ^ self._silent):
             state.changed.mark(machine_id)
         self._silent = silent

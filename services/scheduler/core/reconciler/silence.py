@@ -47,13 +47,13 @@ def _dead(state: State, machine: Machine, traffic: Traffic | None) -> bool:
     """Gateways say that an engine there does not answer."""
     held = state.held.get(machine.facts.machine_id, ())
     replicas = {shard_id.rpartition("-")[0] for shard_id in held}
-    return traffic is not None and any(traffic.of(one).unanswered >= UNANSWERED_LEAST for one in replicas)
+    return traffic is not None and any(traffic.of(replica_id).unanswered >= UNANSWERED_LEAST for replica_id in replicas)
 
 
 def together(state: State, heartbeats: Heartbeats, now: datetime) -> tuple[int, int]:
     """How many machines fell silent together, and of how many."""
-    silent = [one for one in _silent(state, heartbeats, now) if one is not None]
-    return sum(silent), len(silent)
+    lately = [was_silent for was_silent in _silent(state, heartbeats, now) if was_silent is not None]
+    return sum(lately), len(lately)
 
 
 def _silent(state: State, heartbeats: Heartbeats, now: datetime) -> Iterator[bool | None]:
@@ -62,15 +62,17 @@ def _silent(state: State, heartbeats: Heartbeats, now: datetime) -> Iterator[boo
     for machine_id, machine in state.facts.machines.items():
         if not machine.joined:
             continue
-        heard = heartbeats.get(machine_id)
+        heartbeat = heartbeats.get(machine_id)
         if machine.lost_at is not None:
             yield True if now - machine.lost_at < WITHIN else None
-        elif heard is None or begins_anew(machine):
+        elif heartbeat is None or begins_anew(machine):
             yield False
-        elif not heard.sampled and state.facts.paused is not None:
+        elif not heartbeat.sampled and state.facts.paused is not None:
             yield True  # another led when it fell silent
         else:
-            yield heard.silent_ms >= QUIET_AFTER_MS or (heard.gap_ms is not None and heard.gap_ms < within_ms)
+            yield heartbeat.silent_ms >= QUIET_AFTER_MS or (
+                heartbeat.gap_ms is not None and heartbeat.gap_ms < within_ms
+            )
 
 
 def pause_decision(state: State, heartbeats: Heartbeats, now: datetime) -> tuple[str, Event] | None:

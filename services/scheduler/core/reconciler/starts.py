@@ -31,6 +31,7 @@ class Starts:
                 self.add(replica.machines)
 
     def add(self, machines: Iterable[str]) -> None:
+        """Another begins, on these machines."""
         self._count += 1
         self._on.update(machines)
 
@@ -40,4 +41,5 @@ class Starts:
         return self._count >= self._most
 
     def full_on(self, machines: Iterable[str]) -> bool:
+        """No other may begin on one of these machines."""
         return any(self._on[m] >= max(ON_ONE_MACHINE, len(self._machines[m].facts.gpus)) for m in machines)

@@ -20,9 +20,10 @@ class Throughput:
         self._done: set[str] = set()
 
     def decisions(self, state: State, traffic: Traffic | None, now: datetime) -> list[Decision]:
-        found: list[Decision] = []
+        """What was measured and not said yet, one event a replica."""
+        decisions: list[Decision] = []
         if traffic is None:
-            return found
+            return decisions
         if len(self._done) > 2 * len(state.facts.replicas):
             self._done &= state.facts.replicas.keys()
         for replica_id in sorted(traffic.paced - self._done):
@@ -31,10 +32,10 @@ class Throughput:
                 continue  # it may be back
             measured = _measured(state, replica, traffic, now) if replica is not None else None
             if measured is not None:
-                found.append((f"replica.{replica_id}:measured", measured))
+                decisions.append((f"replica.{replica_id}:measured", measured))
             else:
                 self._done.add(replica_id)
-        return found
+        return decisions
 
 
 def _measured(state: State, replica: Replica, traffic: Traffic, now: datetime) -> ReplicaMeasured | None:

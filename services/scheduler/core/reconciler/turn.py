@@ -30,9 +30,9 @@ class Turn:
         self.groups = wanted(self.state, model)
         self.wanted = sum(group.count for group in self.groups)
         self.weights = {model.fingerprint: self.state.weights_of(model.spec)}
-        self.adapters = {model.fingerprint: self.state.adapters_of(model.spec)}
+        self.loras = {model.fingerprint: self.state.loras_of(model.spec)}
         if model.trial is not None:
-            self.adapters[model.trial.fingerprint] = self.state.adapters_of(model.trial.spec)
+            self.loras[model.trial.fingerprint] = self.state.loras_of(model.trial.spec)
             self.weights[model.trial.fingerprint] = self.state.weights_of(model.trial.spec)
         self.decisions: list[Decision] = []
         self.lacks_capacity = False
@@ -75,9 +75,9 @@ class Turn:
         weights = self.weights[replica.fingerprint]
         if weights is not None and replica.weights != weights:
             return f"{weights} replaces {replica.weights or 'no weights'}"
-        for name, version in self.adapters[replica.fingerprint].items():
-            if replica.adapters.get(name) != version:
-                return f"{version} replaces {replica.adapters.get(name, 'nothing')} as the adapter {name}"
+        for name, version in self.loras[replica.fingerprint].items():
+            if replica.loras.get(name) != version:
+                return f"{version} replaces {replica.loras.get(name, 'nothing')} as the adapter {name}"
         for shard in replica.shards.values():
             machine_id = shard.placement.machine_id
             machine = self.state.facts.machines.get(machine_id)

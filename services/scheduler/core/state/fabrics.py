@@ -13,8 +13,8 @@ class Membership(msgspec.Struct, frozen=True):
     """What one machine can reach others over."""
 
     domain: str | None = None
-    adapters: dict[str, tuple[str, ...]] = {}
-    """Fabric to the adapters that lead to it."""
+    nics: dict[str, tuple[str, ...]] = {}
+    """Fabric to the network cards that lead to it."""
     rate_gbps: dict[str, float] = {}
     """Fabric to the rate of its slowest port on it."""
     refused: str = ""
@@ -47,8 +47,8 @@ class Fabrics:
             self._parents[guid], guid = root, self._parents[guid]
         return root
 
-    def _join(self, one: str, other: str) -> None:
-        low, high = sorted((self._find(one), self._find(other)))
+    def _join(self, first: str, second: str) -> None:
+        low, high = sorted((self._find(first), self._find(second)))
         self._parents[high] = low
 
     def identity(self, port: FabricPort) -> str | None:
@@ -62,7 +62,7 @@ class Fabrics:
         return f"{name} ({identity})" if name else identity
 
     def _membership(self, facts: MachineRegistered) -> Membership:
-        adapters: dict[str, list[str]] = {}
+        nics: dict[str, list[str]] = {}
         rates: dict[str, float] = {}
         named: dict[str, set[str]] = {}
         unknown = ""
@@ -76,23 +76,23 @@ class Fabrics:
                     f": {port.network_unknown}" if port.network_unknown else ""
                 )
                 continue
-            if port.adapter not in adapters.setdefault(identity, []):
-                adapters[identity].append(port.adapter)
+            if port.adapter not in nics.setdefault(identity, []):
+                nics[identity].append(port.adapter)
             if port.rate_gbps is not None:
                 rates[identity] = min(port.rate_gbps, rates.get(identity, port.rate_gbps))
             if port.fabric:
                 named.setdefault(port.fabric, set()).add(identity)
                 self._names.setdefault(identity, port.fabric)
-        twice = next((name for name, found in sorted(named.items()) if len(found) > 1), None)
+        twice = next((name for name, identities in sorted(named.items()) if len(identities) > 1), None)
         domain, apart = _domain(facts)
         if twice is not None:
-            found = " and ".join(sorted(named[twice]))
-            refused = f"its ports call two fabrics {twice!r}, {found}: give each a name of its own"
+            both = " and ".join(sorted(named[twice]))
+            refused = f"its ports call two fabrics {twice!r}, {both}: give each a name of its own"
             return Membership(domain=domain, refused="" if domain else refused)
-        refused = "" if domain or adapters else apart or unknown or "it has no port on a fabric"
+        refused = "" if domain or nics else apart or unknown or "it has no port on a fabric"
         return Membership(
             domain=domain,
-            adapters={name: tuple(found) for name, found in adapters.items()},
+            nics={name: tuple(names) for name, names in nics.items()},
             rate_gbps=rates,
             refused=refused,
         )
@@ -100,10 +100,10 @@ class Fabrics:
 
 def _guids(port: FabricPort) -> list[str]:
     """GUIDs of the subnet managers a port is under, as its machine saw them."""
-    found: Iterable[str] = port.managers
+    guids: Iterable[str] = port.managers
     if port.network is not None and port.network.startswith("sm:"):
-        found = (port.network.removeprefix("sm:"), *port.managers)
-    return list(dict.fromkeys(found))
+        guids = (port.network.removeprefix("sm:"), *port.managers)
+    return list(dict.fromkeys(guids))
 
 
 def _domain(facts: MachineRegistered) -> tuple[str | None, str]:

@@ -45,10 +45,13 @@ class Shard(msgspec.Struct, omit_defaults=True):
 
     @property
     def ended(self) -> bool:
+        """Nothing of it runs, as its machine said."""
         return self.phase in ENDED
 
 
 class Replica(msgspec.Struct, omit_defaults=True):
+    """One running copy of a model, on one machine or several."""
+
     replica_id: str
     model: str
     profile: Profile
@@ -73,13 +76,14 @@ class Replica(msgspec.Struct, omit_defaults=True):
     fabric: str | None = None
     leader_port: int = 0
     allow_pickle: bool = False
-    adapters: dict[str, str] = {}
+    loras: dict[str, str] = msgspec.field(default_factory=dict, name="adapters")
     """Fine-tunings it loads: name to ``NAME@VERSION``."""
     measured: bool = False
     """How fast it answers was told."""
 
     @property
     def machines(self) -> tuple[str, ...]:
+        """Ids, the leading one first."""
         return tuple(shard.placement.machine_id for shard in self.shards.values())
 
     @property
@@ -108,6 +112,8 @@ class Trial(msgspec.Struct, omit_defaults=True):
 
 
 class Model(msgspec.Struct, omit_defaults=True):
+    """A model as it is wanted, and how its starts went."""
+
     name: str
     spec: ModelSpec
     """Its scaling is the one in force."""
@@ -163,6 +169,8 @@ class Orphan(msgspec.Struct, omit_defaults=True):
 
 
 class Machine(msgspec.Struct, omit_defaults=True):
+    """A machine: what it is, whether it is there, and what it may be given."""
+
     facts: MachineRegistered
     registered: int
     """Sequence of these facts."""
@@ -185,12 +193,13 @@ class Machine(msgspec.Struct, omit_defaults=True):
 
     @property
     def lost(self) -> bool:
+        """Nothing is heard of it."""
         return self.lost_at is not None
 
     def holds(self, weights: str) -> bool:
         """Whether a version is on it: as its agent says, or, of an agent that does not say, what has run there."""
         if ERRANDS in self.facts.features:
-            return any(one.weights == kept_as(weights) for one in self.facts.weights)
+            return any(held.weights == kept_as(weights) for held in self.facts.weights)
         return weights in self.weights
 
 

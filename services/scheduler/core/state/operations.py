@@ -30,7 +30,7 @@ def give(state: State, machine: Machine, command: GiveErrand, now: datetime) -> 
     problems = [*_unable(machine), *_too_long(errand), *_problems(state, machine_id, errand)]
     if problems:
         raise Refused(problems)
-    if any(errand == one.errand for one in machine.errands):
+    if any(errand == wanted.errand for wanted in machine.errands):
         return None
     return NodeErrandGiven(at=now, machine_id=machine_id, errand=errand, reason=command.reason)
 
@@ -91,21 +91,23 @@ def _not_restarted(state: State, machine_id: str, shard_id: str) -> list[Problem
 
 
 def open_operations(machine: Machine) -> tuple[ErrandWanted, ...]:
+    """Those its agent has not ended yet, the oldest first."""
     return tuple(machine.errands)
 
 
 def restarts(state: State, machine_id: str, shard_id: str) -> bool:
     """Whether an engine that starts anew there does so because it was asked to."""
     machine = state.facts.machines.get(machine_id)
-    return machine is not None and any(one.errand.shard_id == shard_id for one in machine.errands)
+    return machine is not None and any(wanted.errand.shard_id == shard_id for wanted in machine.errands)
 
 
 def begins_anew(machine: Machine) -> bool:
     """Whether its agent was asked to, and has not said that it did: it is silent meanwhile."""
-    return any(one.errand.kind == "restart_agent" for one in machine.errands)
+    return any(wanted.errand.kind == "restart_agent" for wanted in machine.errands)
 
 
 def given(state: State, event: NodeErrandGiven, position: int) -> None:
+    """Fold that an operation was given."""
     machine = state.facts.machines.get(event.machine_id)
     if machine is None:
         return
@@ -129,8 +131,11 @@ def starts_anew(state: State, replica: Replica, at: datetime, position: int) -> 
 
 
 def ended(state: State, event: MachineErrandEnded, position: int) -> None:
+    """Fold that an operation has ended, well or not."""
     machine = state.facts.machines.get(event.machine_id)
     if machine is None:
         return
-    machine.errands = [one for one in machine.errands if (one.number, one.errand.kind) != (event.errand, event.kind)]
+    machine.errands = [
+        wanted for wanted in machine.errands if (wanted.number, wanted.errand.kind) != (event.errand, event.kind)
+    ]
     state.changed[event.machine_id] = position

@@ -66,7 +66,7 @@ def _placed(state: State, event: ReplicaPlaced, position: int) -> None:
         fabric=event.fabric,
         leader_port=event.leader_port,
         allow_pickle=spec.allow_pickle,
-        adapters=event.adapters,
+        loras=event.adapters,
     )
     state.facts.replicas[event.replica_id] = replica
     state.of_model[event.model][event.replica_id] = replica
@@ -173,7 +173,7 @@ def forget(state: State, replica: Replica, position: int) -> None:
     model.touched = position
     state.of_model[replica.model].pop(replica.replica_id, None)
     state.forget_if_over(model)
-    for version in (replica.weights, *replica.adapters.values()):
+    for version in (replica.weights, *replica.loras.values()):
         state.forget_version(version)
 
 

@@ -11,6 +11,8 @@ from .state import History, State
 
 
 class Kept(msgspec.Struct):
+    """What is written of a state."""
+
     position: int
     election: int
     term: int

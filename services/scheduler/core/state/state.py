@@ -58,6 +58,7 @@ class ChangedMachines(dict[str, int]):
 
     @property
     def count(self) -> int:
+        """How many changes there were so far; see ``since``."""
         return self._dropped + len(self._order)
 
     def since(self, count: int) -> set[str] | None:
@@ -122,6 +123,7 @@ class State:
         return self._fabrics[1]
 
     def hash(self) -> str:
+        """SHA-256 (hex) of the facts: equal wherever the same log was folded."""
         return state_hash(self.facts)
 
     def silent(self, replica: Replica) -> bool:
@@ -151,7 +153,7 @@ class State:
         if number in self.facts.library.get(name, ()):
             return
         replicas = self.facts.replicas.values()
-        if not any(version == one.weights or version in one.adapters.values() for one in replicas):
+        if not any(version == replica.weights or version in replica.loras.values() for replica in replicas):
             del self.facts.versions[version]
 
     def replicas_of(self, model: str) -> list[Replica]:
@@ -169,10 +171,10 @@ class State:
         """What a new replica would be started from (``version_of``); empty if it needs none, None if there are none."""
         return self.version_of(spec.source) if spec.source is not None else ""
 
-    def adapters_of(self, spec: ModelSpec) -> dict[str, str]:
+    def loras_of(self, spec: ModelSpec) -> dict[str, str]:
         """Fine-tunings a new replica would load, as far as the library has them: name to ``NAME@VERSION``."""
-        found = {adapter.name: self.version_of(adapter.source) for adapter in spec.adapters}
-        return {name: version for name, version in found.items() if version is not None}
+        versions = {adapter.name: self.version_of(adapter.source) for adapter in spec.adapters}
+        return {name: version for name, version in versions.items() if version is not None}
 
     def version_of(self, source: str) -> str | None:
         """``NAME@VERSION`` that a source means now, itself where machines find it; None: the library has none."""

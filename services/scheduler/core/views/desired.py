@@ -21,13 +21,13 @@ def wanted_on(state: State, machine_id: str) -> tuple[ShardWanted, ...]:
     What a lost machine ran stays in its list until something is decided about it: a machine that only lost
     its voice for a while must not stop an engine that may be wanted when it is heard again.
     """
-    found = []
+    by_age = []
     for shard_id in state.held.get(machine_id, ()):
         replica = state.facts.replicas[shard_id.rpartition("-")[0]]
         shard = replica.shards[shard_id]
         if _should_run(replica):
-            found.append((replica.placed, _shard(state, replica, shard)))
-    return tuple(shard for _, shard in sorted(found, key=lambda pair: (pair[0], pair[1].shard_id)))
+            by_age.append((replica.placed, _shard(state, replica, shard)))
+    return tuple(shard for _, shard in sorted(by_age, key=lambda pair: (pair[0], pair[1].shard_id)))
 
 
 def _should_run(replica: Replica) -> bool:
@@ -39,7 +39,7 @@ def _should_run(replica: Replica) -> bool:
 
 def _shard(state: State, replica: Replica, shard: Shard) -> ShardWanted:
     profile = replica.profile
-    loras = [(name, _weights(state, version)) for name, version in sorted(replica.adapters.items())]
+    loras = [(name, _weights(state, version)) for name, version in sorted(replica.loras.items())]
     return ShardWanted(
         shard_id=shard.placement.shard_id,
         replica_id=replica.replica_id,

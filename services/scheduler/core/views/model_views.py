@@ -16,6 +16,7 @@ from services.scheduler.core.state.state import State
 
 
 def model_view(state: State, model: Model) -> ModelView:
+    """A model and its replicas, as people are shown them."""
     replicas = state.replicas_of(model.name)
     ready = sum(r.phase == "ready" for r in replicas)
     wanted = sum(group.count for group in wanted_groups(state, model)) + on_trial(state, model)
@@ -94,14 +95,14 @@ def _progress(replica: ReplicaView, heartbeats: Heartbeats) -> str:
     # A machine's last sample is older than its fact that the engine is ready.
     if replica.state not in STARTING:
         return ""
-    said = (
+    parts = (
         f"{what} on {machine_id}"
         for machine_id in replica.machines
-        if (heard := heartbeats.get(machine_id)) is not None and heard.present
-        for shard_id, what in heard.starting.items()
+        if (heartbeat := heartbeats.get(machine_id)) is not None and heartbeat.present
+        for shard_id, what in heartbeat.starting.items()
         if shard_id.rpartition("-")[0] == replica.replica_id
     )
-    return "; ".join(said)
+    return "; ".join(parts)
 
 
 STARTING = ("wanted", "starting", "loading")

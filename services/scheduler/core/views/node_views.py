@@ -15,6 +15,7 @@ from services.scheduler.core.state.state import State
 
 
 def node_view(state: State, machine: Machine) -> NodeView:
+    """A machine, as people are shown it."""
     facts = machine.facts
     free = Capacity(state).free(machine)
     held = {device for shard in state.held.get(facts.machine_id, {}).values() for device in shard.devices}
@@ -50,6 +51,7 @@ def _there(state: State, machine: Machine) -> set[str]:
 
 
 def node_state(state: State, machine: Machine) -> str:
+    """``lost``, ``joining``, ``draining``, ``ready``, or the mode it was put into."""
     if machine.lost:
         return "lost"
     if not machine.joined:
@@ -60,12 +62,12 @@ def node_state(state: State, machine: Machine) -> str:
 
 
 def _reason(state: State, machine: Machine) -> str:
-    said = [machine.reason] if machine.reason else []
+    reasons = [machine.reason] if machine.reason else []
     if machine.lost_at is not None:
-        said.insert(0, f"nothing is heard of it since {machine.lost_at:%Y-%m-%d %H:%M:%S} UTC")
+        reasons.insert(0, f"nothing is heard of it since {machine.lost_at:%Y-%m-%d %H:%M:%S} UTC")
     if machine.mode in ("drained", "lent"):
-        said += _left(state, machine)
-    return "; ".join(said)
+        reasons += _left(state, machine)
+    return "; ".join(reasons)
 
 
 def _left(state: State, machine: Machine) -> Iterator[str]:

@@ -29,7 +29,7 @@ def route(state: State, model: Model) -> Route:
             draining=replica.phase == "draining",
             weight=replica.profile.weight,
             canary=model.trial is not None and replica.fingerprint == model.trial.fingerprint,
-            adapters=tuple(sorted(replica.adapters)),
+            adapters=tuple(sorted(replica.loras)),
             engine=replica.profile.engine,
             silent=state.silent(replica),
         )

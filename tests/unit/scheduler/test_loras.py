@@ -60,7 +60,7 @@ def test_a_newer_one_replaces_what_runs_one_by_one() -> None:
     here.weights("law", "v2")
     here.settle(30)
     [new] = here.replicas("m")
-    assert (new.phase, new.adapters) == ("ready", {"law": "law@v2"})
+    assert (new.phase, new.loras) == ("ready", {"law": "law@v2"})
     assert new.replica_id != old.replica_id
     reasons = [event.reason for event in here.events(ReplicaDraining)]
     assert reasons == ["law@v2 replaces law@v1 as the adapter law"]
