@@ -8,16 +8,16 @@ from collections.abc import Callable
 
 from . import topology
 from .authority import Authority
-from .bus import Bus, BusSettings, Unanswered
+from .bus import Bus, Fence
 from .delivery import Delivery
 from .follow import Follower
+from .nats_connection import BusSettings
 from .nats_transport import NatsTransport
 from .owned_view import Overtaken, OwnedView
 from .snapshot import Snapshot
-from .storing import Fence, NotLeader
 from .supervision import supervise
 from .topology import NoRoom
-from .transport import AskFailed, BusAway, BusError, Full, Misconfigured, Room, TooLarge
+from .transport import AskFailed, BusAway, BusError, Full, Misconfigured, NotLeader, Room, TooLarge, Unanswered
 from .view import View
 from .work import Again, Park, Worker
 

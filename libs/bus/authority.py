@@ -25,15 +25,14 @@ from libs.tasks import end
 
 from .aside import stand_aside
 from .asking import Elsewhere
-from .bus import Bus
+from .bus import Bus, Fence
 from .delivery import MESSAGE_ID, Delivery
 from .examiner import Examiner
 from .folded_state import FoldedState
 from .lease import RENEW_S
 from .snapshot import Snapshot
-from .storing import Fence, NotLeader
 from .supervision import supervise
-from .transport import BusAway
+from .transport import BusAway, NotLeader
 from .work import Again, Worker
 
 log = logging.getLogger("llmgw.bus")

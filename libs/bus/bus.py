@@ -8,8 +8,10 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
+
+from opentelemetry import trace
+from opentelemetry.propagate import inject
 
 from libs.events import (
     BadPayload,
@@ -31,13 +33,14 @@ from .follow import Follower
 from .lease import Lease
 from .metrics import APPEND_SECONDS, APPENDED, SKIPPED
 from .remembered import forgot
-from .storing import Fence, store, trace_context
 from .supervision import supervise
 from .topology import CONSUMERS
 from .transport import (
     Answerer,
     BusAway,
     BusError,
+    Expectation,
+    NotLeader,
     Progress,
     RawMessage,
     Room,
@@ -45,6 +48,8 @@ from .transport import (
     Stop,
     TooLarge,
     Transport,
+    Unanswered,
+    WrongSequence,
 )
 from .view import View
 from .work import Worker
@@ -52,25 +57,22 @@ from .work import Worker
 log = logging.getLogger("llmgw.bus")
 
 T = TypeVar("T")
+RETRY_FOR_S = 15.0
+"""Loss of a stream's leader on three replicas took about seven seconds; twice that is tried."""
+STORE_AGAIN_S = 0.1
 KEEP_FOR_S = 1.0
 VERSION = "0.1.0"
 
 
 @dataclass(frozen=True)
-class BusSettings:
-    """Where the bus is, and as whom to speak on it."""
+class Fence:
+    """Lets a message through only while no newer election stands on ``subject``."""
 
-    url: str = "nats://127.0.0.1:4222"
-    """Comma-separated for a cluster."""
-    credentials: Path | None = None
-    """File with the nkey seed of the identity."""
-    identity: str = "operator"
-    name: str = ""
-    """Shown in ``nats server report connections``."""
-
-
-class Unanswered(BusError):
-    """A command is logged, but no outcome came in time. It is carried out when its owner is back."""
+    subject: str
+    sequence: int
+    sure: Callable[[], bool] = lambda: True
+    """Whether the log is known to be the one that was decided on: where it went back to after the election, the server
+    would go on accepting what is decided on events that it no longer holds."""
 
 
 class Bus:
@@ -140,9 +142,9 @@ class Bus:
             ACTOR: actor or self.identity,
             CAUSE: cause,
         }
-        trace_context(headers)
+        _trace(headers)
         started = time.monotonic()
-        sequence = await store(self.transport, subject, encode(message), headers, fence)
+        sequence = await _store(self.transport, subject, encode(message), headers, fence)
         APPEND_SECONDS.observe(time.monotonic() - started)
         APPENDED.labels(tag).inc()
         return sequence
@@ -154,7 +156,7 @@ class Bus:
     async def tell(self, message: Contract) -> None:
         """Send a measurement or a check without waiting. Dropped when the bus is away, or when it is too large."""
         headers = {TYPE: tag_of(message)}
-        trace_context(headers)
+        _trace(headers)
         try:
             await self.transport.publish(subject_of(message), encode(message), headers)
         except BusAway:
@@ -297,9 +299,9 @@ class Bus:
             ACTOR: actor or self.identity,
             REPLY: inbox,
         }
-        trace_context(headers)
+        _trace(headers)
         try:
-            await store(self.transport, command_subject(command, self.identity), encode(command), headers, None)
+            await _store(self.transport, command_subject(command, self.identity), encode(command), headers, None)
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:
@@ -332,7 +334,7 @@ class Bus:
     async def ask(self, question: Question, kind: type[T], timeout_s: float = 5.0) -> T:
         """Ask a running service, one that is just being restarted too. Raises AskFailed, whose text is safe to show."""
         headers = {TYPE: tag_of(question)}
-        trace_context(headers)
+        _trace(headers)
         return await ask(self.transport, question, headers, kind, timeout_s)
 
     async def answer(
@@ -346,3 +348,53 @@ class Bus:
         for kind, handler in handlers.items():
             endpoints[pattern_of(kind, **ids)] = answerer(kind, handler)
         self._stops.append(await self.transport.serve(service, VERSION, endpoints))
+
+
+async def _store(
+    transport: Transport, subject: str, payload: bytes, headers: dict[str, str], fence: Fence | None
+) -> int:
+    """Store under the id in ``headers``, with the same headers for 15 s; returns the sequence.
+
+    Raises NotLeader when the fence held, BusAway.
+    """
+    deadline = time.monotonic() + RETRY_FOR_S
+    while True:
+        try:
+            if fence is not None and not fence.sure():
+                raise BusAway(f"{subject}: whether the log went back is not known yet")
+            return await _store_once(transport, subject, payload, headers, fence)
+        except BusAway:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(STORE_AGAIN_S)
+
+
+async def _store_once(
+    transport: Transport, subject: str, payload: bytes, headers: dict[str, str], fence: Fence | None
+) -> int:
+    expect = Expectation(fence.sequence, fence.subject) if fence else None
+    try:
+        return await transport.store(subject, payload, headers, expect)
+    except WrongSequence as why:
+        # Our own earlier try may have landed without its answer reaching us.
+        landed = await _landed(transport, subject, headers[MESSAGE_ID])
+        if landed is not None:
+            return landed
+        assert fence is not None
+        standing = await transport.last("EVENTS", fence.subject)
+        if standing is not None and standing.sequence == fence.sequence:
+            # Replicas do not agree yet on another message under the same fence.
+            raise BusAway(f"{subject}: {why}") from None
+        raise NotLeader(f"{subject}: a newer leader was elected") from None
+
+
+async def _landed(transport: Transport, subject: str, message_id: str) -> int | None:
+    stream = "USAGE" if subject.startswith("llmgw.use.") else "EVENTS"
+    last = await transport.last(stream, subject)
+    return last.sequence if last is not None and last.headers.get(MESSAGE_ID) == message_id else None
+
+
+def _trace(headers: dict[str, str]) -> None:
+    """Add the W3C trace context, when there is one."""
+    if trace.get_current_span().get_span_context().is_valid:
+        inject(headers)

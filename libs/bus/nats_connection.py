@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -21,6 +22,19 @@ log = logging.getLogger("llmgw.bus")
 
 OLDEST_SERVER = (2, 12, 1)
 """Older servers drop options silently; 2.9 knows neither the fence nor filtered consumers as we use them."""
+
+
+@dataclass(frozen=True)
+class BusSettings:
+    """Where the bus is, and as whom to speak on it."""
+
+    url: str = "nats://127.0.0.1:4222"
+    """Comma-separated for a cluster."""
+    credentials: Path | None = None
+    """File with the nkey seed of the identity."""
+    identity: str = "operator"
+    name: str = ""
+    """Shown in ``nats server report connections``."""
 
 
 class Losable(Protocol):

@@ -60,6 +60,14 @@ class AskFailed(BusError):
     """A question was not answered; the text says why and is safe to show."""
 
 
+class NotLeader(BusError):
+    """The fence held: somebody newer leads."""
+
+
+class Unanswered(BusError):
+    """A command is logged, but no outcome came in time. It is carried out when its owner is back."""
+
+
 @dataclass(slots=True, frozen=True)
 class RawMessage:
     """A message as it came."""

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from libs.bus import connect
-from libs.bus.bus import BusSettings
+from libs.bus import BusSettings, connect
 from libs.bus.topology import STREAMS
 from libs.bus.transport import RawMessage
 from libs.testing import eventually

@@ -24,8 +24,8 @@ from services.scheduler.core.reconciler import (
     nodes,
     preemption,
     silence,
-    starts,
 )
+from services.scheduler.core.reconciler.round import Starts
 from services.scheduler.core.state import evolve, fabrics
 from services.scheduler.core.views import desired, routes
 
@@ -200,7 +200,7 @@ def _silence_removes() -> list[Patch]:
 
 
 def _starts_without_end() -> list[Patch]:
-    return [(starts.Starts, "full", False)]
+    return [(Starts, "full", False)]
 
 
 def _answers_unheard() -> list[Patch]:

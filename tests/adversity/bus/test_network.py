@@ -135,7 +135,7 @@ async def test_an_append_whose_answer_was_lost_stands_once(bus: Bus, far: Bus, p
 async def test_an_append_gives_up_after_its_time_and_says_the_bus_is_away(
     bus: Bus, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("libs.bus.storing.RETRY_FOR_S", 0.5)
+    monkeypatch.setattr("libs.bus.bus.RETRY_FOR_S", 0.5)
     await asyncio.to_thread(nats_server.kill)
     with pytest.raises(BusAway):
         await bus.append(joined("m"), cause="x")

@@ -26,7 +26,7 @@ TRIED_FOR_S = 0.3
 
 @pytest.fixture(autouse=True)
 def _tried_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("libs.bus.storing.RETRY_FOR_S", TRIED_FOR_S)
+    monkeypatch.setattr("libs.bus.bus.RETRY_FOR_S", TRIED_FOR_S)
 
 
 async def bounded(bus: Bus, stream: str) -> None:

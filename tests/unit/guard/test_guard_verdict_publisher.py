@@ -20,7 +20,7 @@ async def test_a_batch_whose_answer_was_lost_is_the_same_message_again(
     memory_cluster: MemoryCluster, memory_bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It landed, and nobody said so until an append gave up; what came meanwhile waits behind it."""
-    monkeypatch.setattr("libs.bus.storing.RETRY_FOR_S", 0.0)
+    monkeypatch.setattr("libs.bus.bus.RETRY_FOR_S", 0.0)
     monkeypatch.setattr("libs.bus.supervision.RETRY_S", 0.01)
     bus = memory_cluster.bus("guard")
     store, lost = bus.transport.store, 2

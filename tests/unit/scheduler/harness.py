@@ -25,7 +25,7 @@ from services.scheduler.core.inputs.traffic import (
     ReplicaUse,
     Traffic,
 )
-from services.scheduler.core.reconciler import turn
+from services.scheduler.core.reconciler import round as one_round
 from services.scheduler.core.reconciler.demand import wanted as wanted_of
 from services.scheduler.core.reconciler.reconcile import Reconciler
 from services.scheduler.core.state.evolve import evolve
@@ -36,7 +36,7 @@ from services.scheduler.core.views.routes import route
 
 # What gateways do changes without an event: here it is looked at all the time, so that what a leader remembers can be
 # held against what one that remembers nothing decides.
-turn.RECHECK_FOR_USE = timedelta(0)
+one_round.RECHECK_FOR_USE = timedelta(0)
 
 START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 

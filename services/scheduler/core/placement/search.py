@@ -26,9 +26,9 @@ from .candidates import (
     requirement_of,
 )
 from .capacity import Capacity, rack_of
-from .explanation import SHOWN_WHEN_PLACED, Assessment, counted, nowhere, shown
 from .gangs import Gang, best_gang
 from .power import watts_of
+from .summary import SHOWN_WHEN_PLACED, Assessment, counted, nowhere, shown
 
 
 class Spot(msgspec.Struct, frozen=True):

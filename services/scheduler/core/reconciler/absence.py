@@ -11,7 +11,7 @@ from services.scheduler.core.state.facts import Replica
 from .demand import why_none
 from .lifecycle import answers, overdue
 from .nodes import ABSENT_AFTER
-from .turn import Turn
+from .round import Turn
 
 GIVEN_UP_AFTER = timedelta(seconds=30)
 """Of what is left of a replica over several machines, where its successor needs the room."""

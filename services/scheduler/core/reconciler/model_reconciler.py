@@ -27,7 +27,7 @@ from .lifecycle import PARK_AFTER, failing, next_step
 from .naming import leader_port, replica_name
 from .nodes import Decision
 from .preemption import evict, preempt, returning_capacity
-from .turn import Turn
+from .round import Turn
 
 RECHECK = timedelta(milliseconds=500)
 """A model with a replica on its way is looked at again after so long, for its timers."""

@@ -13,7 +13,7 @@ from services.scheduler.core.state.state import State
 
 from .demand import CLASSES, evictable
 from .nodes import Decision, milliseconds
-from .turn import Turn
+from .round import Turn
 
 MAX_VICTIMS = 64
 """Replicas thought away one after another for one that spans machines."""

@@ -21,8 +21,7 @@ from services.scheduler.core.state.state import State
 from .demand import CLASSES
 from .model_reconciler import ModelReconciler
 from .nodes import Decision, node_decisions
-from .round import Round
-from .starts import Starts
+from .round import Round, Starts
 from .throughput import Throughput
 
 LISTEN_AGAIN = timedelta(seconds=1)
