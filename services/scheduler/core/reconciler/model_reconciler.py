@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from datetime import timedelta
 
 import msgspec
@@ -11,7 +13,8 @@ from libs.events.model import ModelParked, ModelSpec, ModelUnplaced
 from libs.events.replica import ReplicaPlaced, ShardPlacement
 from services.scheduler.core.placement.checks import CHANGING
 from services.scheduler.core.placement.search import Placement, Search
-from services.scheduler.core.state.facts import Replica
+from services.scheduler.core.state.facts import Model, Replica
+from services.scheduler.core.state.state import State
 
 from .absence import give_up, returning
 from .demand import (
@@ -24,7 +27,6 @@ from .demand import (
     why_none,
 )
 from .lifecycle import PARK_AFTER, failing, next_step
-from .naming import leader_port, replica_name
 from .nodes import Decision
 from .preemption import evict, preempt, returning_capacity
 from .round import Turn
@@ -33,6 +35,8 @@ RECHECK = timedelta(milliseconds=500)
 """A model with a replica on its way is looked at again after so long, for its timers."""
 RECHECK_FOR_CAPACITY = timedelta(seconds=10)
 """One that lacks room of a kind only telemetry knows about (disk, memory of other programs)."""
+LEADER_PORTS = 20_000, 29_000
+"""Where ranks of a replica find each other: below the ports systems give to outgoing connections."""
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -319,3 +323,22 @@ class ModelReconciler(Turn):
         if lost:
             return f"takes the place of {lost[0].replica_id}: {lost[0].reason}"
         return f"{running} of {part.wanted} wanted were there"
+
+
+def replica_name(model: Model, term: int, already: int) -> str:
+    """The id of the next replica, from what the log says of the model and who leads. No other has it, not even one that
+    the log forgot when it was put back from a copy: a machine may still run that."""
+    text = f"{model.name}:{model.born}:{model.placings + already}" + (f":{term}" if term else "")
+    return "r-" + base64.b32encode(hashlib.sha256(text.encode()).digest())[:8].decode().lower()
+
+
+def leader_port(state: State, replica_id: str, shards: tuple[ShardPlacement, ...]) -> int:
+    """A port of the leading machine that no other replica over several machines uses there."""
+    low, high = LEADER_PORTS
+    taken = {
+        state.facts.replicas[shard_id.rpartition("-")[0]].leader_port
+        for shard_id in state.held.get(shards[0].machine_id, ())
+    }
+    first = int.from_bytes(hashlib.sha256(replica_id.encode()).digest()[:4], "big") % (high - low)
+    ports = (low + (first + i) % (high - low) for i in range(high - low))
+    return next(port for port in ports if port not in taken)
