@@ -61,6 +61,8 @@ models:
 REFUSED = re.compile(r"llmgw org remove acme$")
 """Is shown because it is refused."""
 FOLLOWED_S = 2.0
+DONE: set[str] = set()
+"""Commands that were run. In a sentence they are not run again."""
 SHARD = r"\br-[a-z0-9]{8}-0\b|\bSHARD\b"
 
 
@@ -321,15 +323,14 @@ def reader(cluster: Cluster, tmp_path: Path) -> Iterator[Reader]:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", written(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_a_page_runs(page: Path, reader: Reader) -> None:
-    done: set[str] = set()
     for one in read(page):
         if isinstance(one, File):
             reader.write(one)
             continue
         text = alone(one.text)
-        if unrun(one.text) or unrun(text) or (not one.block and text in done):
+        if unrun(one.text) or unrun(text) or (not one.block and text in DONE):
             continue
         if not one.block and (not text.startswith("llmgw ") or missing_arguments(words(reader.here(text))[1:])):
             continue
-        done.add(text)
+        DONE.add(text)
         reader.run(one)
