@@ -228,7 +228,7 @@ class Reader:
             start_new_session=True,
         )
         try:
-            said, _ = process.communicate("y\n", timeout=FOLLOWED_S if follows else 90)
+            said, _ = process.communicate("y\n", timeout=FOLLOWED_S if follows else 180)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGINT)
             said, _ = process.communicate(timeout=20)
@@ -320,7 +320,7 @@ def reader(cluster: Cluster, tmp_path: Path) -> Iterator[Reader]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", written(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_a_page_runs(page: Path, reader: Reader) -> None:
     for one in read(page):
