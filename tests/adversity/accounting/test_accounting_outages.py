@@ -179,7 +179,7 @@ async def test_a_network_that_swallows_everything(
     await eventually(lambda: stream.is_in(postgres_server.dsn))
     proxy.freeze()
     await stream.publish(5)
-    await eventually(service.not_ready)
+    await eventually(service.not_ready, postgres.QUESTION_S + 10)  # a question that was under way has more patience
     await proxy.heal()
     await eventually(lambda: stream.is_in(postgres_server.dsn), 15)
     await eventually(lambda: service.not_ready() == [])
