@@ -61,7 +61,7 @@ class Fabric(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     network: str | None = None
     """The physical fabric: two with one name differ in it. Not said: could not be measured."""
     kind: Literal["infiniband", "roce"] = "infiniband"
-    adapters: tuple[str, ...] = ("mlx5_0",)
+    nics: tuple[str, ...] = msgspec.field(default=("mlx5_0",), name="adapters")
     rate_gbps: float | None = None
 
 
@@ -156,7 +156,7 @@ def registered(machine: Machine) -> MachineRegistered:
         nvlink_stated=all(group.nvlink is not None for group in machine.gpus),
         ports=tuple(
             FabricPort(
-                adapter=adapter,
+                nic=nic,
                 port=1,
                 link_layer="InfiniBand" if fabric.kind == "infiniband" else "Ethernet",
                 state="active",
@@ -165,7 +165,7 @@ def registered(machine: Machine) -> MachineRegistered:
                 network=fabric.network,
             )
             for fabric in machine.fabrics
-            for adapter in fabric.adapters
+            for nic in fabric.nics
         ),
         imex=Imex(state=machine.imex) if machine.nvlink_domain else None,
         memory_read_mb_s=machine.memory_read_mb_s,

@@ -160,13 +160,13 @@ async def doctor(cluster: Cluster, name: str) -> None:
 @on_cluster
 async def fabric(cluster: Cluster, name: str, adapter: str, port: int) -> None:
     """The InfiniBand fabric as one network card of a node sees it: switches, who is where, slow cables."""
-    question = AskFabricMap(machine_id=name, adapter=adapter, port=port)
+    question = AskFabricMap(machine_id=name, nic=adapter, port=port)
     fabric_map = await cluster.ask(question, FabricMap, timeout_s=SCAN_S)
     lines = [
         f"{fabric_map.cables} cables; " + ", ".join(f"{switch.name} ({switch.tier})" for switch in fabric_map.switches)
     ]
     lines += [f"rail {rail}: {', '.join(leaves)}" for rail, leaves in fabric_map.rails.items()]
-    lines += [f"{nic.machine} {nic.adapter}: {nic.leaf}" for nic in fabric_map.adapters]
+    lines += [f"{nic.machine} {nic.nic}: {nic.leaf}" for nic in fabric_map.nics]
     lines += [
         f"SLOW {cable.one} - {cable.other}: {cable.link}, {cable.rate_gbps:g} of {cable.expected_gbps:g} Gb/s"
         for cable in fabric_map.slow_cables

@@ -133,7 +133,7 @@ def uses(spec: Spec) -> set[tuple[Kind, str]]:
     """What a declaration names that another owner keeps, and cannot be without."""
     match spec:
         case ModelSpec():
-            sources = [spec.source or "", *(adapter.source for adapter in spec.adapters)]
+            sources = [spec.source or "", *(lora.source for lora in spec.loras)]
             held = [source.removeprefix("library:") for source in sources if source.startswith("library:")]
             return {("library", weights.partition("@")[0]) for weights in held}
         case OrgSpec() | TeamSpec() | ProjectSpec():

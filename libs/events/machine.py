@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
+import msgspec
+
 from .contract import Event, Telemetry, Value, registered
 from .node import ErrandKind
 from .shard import Phase
@@ -72,7 +74,7 @@ class Gpu(Value, frozen=True, kw_only=True):
     mig: MigInstance | None = None
     """Set when this is an instance. Its index is then 1000 + 100 x card + device."""
     pcie: PcieLink | None = None
-    adapter_distances: dict[str, str] = {}
+    nic_distances: dict[str, str] = msgspec.field(default_factory=dict, name="adapter_distances")
     """Network adapter to how far it is: PIX, PXB, PHB, NODE or SYS, nearest first in this list."""
     ecc_enabled: bool | None = None
     power_limit_watts: int | None = None
@@ -84,7 +86,7 @@ class Gpu(Value, frozen=True, kw_only=True):
 class FabricPort(Value, frozen=True, kw_only=True):
     """One port of an InfiniBand or RoCE adapter."""
 
-    adapter: str
+    nic: str = msgspec.field(name="adapter")
     port: int
     link_layer: Literal["InfiniBand", "Ethernet"]
     state: str
@@ -277,7 +279,7 @@ class GpuSample(Value, frozen=True, kw_only=True):
 class PortSample(Value, frozen=True, kw_only=True):
     """Counters of a network adapter's port, as the adapter names them."""
 
-    adapter: str
+    nic: str = msgspec.field(name="adapter")
     port: int
     counters: dict[str, int] = {}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from libs.engines import EngineName
 
 from .contract import Event, Value, registered
@@ -138,7 +140,7 @@ class ModelSpec(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who to ask about it."""
     fallbacks: tuple[str, ...] = ()
     """Models that answer in its place when it cannot, in this order."""
-    adapters: tuple[Adapter, ...] = ()
+    loras: tuple[Adapter, ...] = msgspec.field(default=(), name="adapters")
     allow_pickle: bool = False
     """Weights in pickle formats, which run code when they are loaded, are allowed."""
     stopped: bool = False

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
+import msgspec
+
 from .commands import Problem
 from .contract import Question, Value, registered
 from .explanation import Explanation
@@ -288,7 +290,7 @@ class AskFabricMap(Question, frozen=True, kw_only=True, tag="ask.node.fabric_map
 
     ids = ("machine_id",)
     machine_id: str
-    adapter: str
+    nic: str = msgspec.field(name="adapter")
     port: int = 1
 
 
@@ -304,7 +306,7 @@ class FabricAdapter(Value, frozen=True, kw_only=True):
     """Of the node, sixteen hex digits as a port's ``node_guid``."""
     machine: str
     """As the fabric describes it, which is usually the host name."""
-    adapter: str
+    nic: str = msgspec.field(name="adapter")
     leaf: str
     rate_gbps: float | None = None
 
@@ -322,7 +324,7 @@ class FabricCable(Value, frozen=True, kw_only=True):
 
 class FabricMap(Value, frozen=True, kw_only=True):
     switches: tuple[FabricSwitch, ...] = ()
-    adapters: tuple[FabricAdapter, ...] = ()
+    nics: tuple[FabricAdapter, ...] = msgspec.field(default=(), name="adapters")
     slow_cables: tuple[FabricCable, ...] = ()
     cables: int = 0
     rails: dict[str, tuple[str, ...]] = {}

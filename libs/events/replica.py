@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import msgspec
+
 from .contract import Event, Value, registered
 from .explanation import Explanation
 
@@ -17,7 +19,7 @@ class ShardPlacement(Value, frozen=True, kw_only=True):
     """GPU UUIDs."""
     cores: int = 0
     memory_mb: int = 0
-    adapters: tuple[str, ...] = ()
+    nics: tuple[str, ...] = msgspec.field(default=(), name="adapters")
     """Network adapters through which it reaches the other shards."""
 
 
@@ -45,7 +47,7 @@ class ReplicaPlaced(ReplicaEvent, frozen=True, kw_only=True, tag="replica.placed
     """Or the physical network they share."""
     leader_port: int = 0
     """Where its shards find each other on the first one's machine; 0: there is one shard."""
-    adapters: dict[str, str] = {}
+    loras: dict[str, str] = msgspec.field(default_factory=dict, name="adapters")
     """Fine-tunings it loads beside its weights: name to ``NAME@VERSION``, as it was when the replica was placed."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
+import msgspec
+
 from .budget import LevelBudget
 from .contract import Value
 from .library import WeightFile
@@ -28,7 +30,7 @@ class Endpoint(Value, frozen=True, kw_only=True):
     """Share of the requests, against the other endpoints."""
     canary: bool = False
     """It runs a definition on trial: it gets the route's ``canary_percent``, and more only where no other answers."""
-    adapters: tuple[str, ...] = ()
+    loras: tuple[str, ...] = msgspec.field(default=(), name="adapters")
     """Fine-tunings it has loaded, which are asked for by their own names."""
     engine: str = ""
     """Which program it is, as the profile names it."""
@@ -56,7 +58,7 @@ class Route(Value, frozen=True, kw_only=True):
     canary_percent: int = 0
     fallbacks: tuple[str, ...] = ()
     """Models that answer in its place when it cannot, in this order."""
-    adapters: tuple[str, ...] = ()
+    loras: tuple[str, ...] = msgspec.field(default=(), name="adapters")
     """Names of its fine-tunings: each is asked for like a model, and answered by the endpoints that have loaded it."""
 
 
@@ -108,7 +110,7 @@ class ShardWanted(Value, frozen=True, kw_only=True):
     leader_address: str = ""
     """Where the ranks find each other; needed when there are several."""
     leader_port: int = 0
-    adapters: tuple[str, ...] = ()
+    nics: tuple[str, ...] = msgspec.field(default=(), name="adapters")
     """Network adapters of the fabric the ranks share; no others may be used."""
     nvlink_domain: str | None = None
     """The NVLink domain its ranks were placed in."""

@@ -173,7 +173,7 @@ def _networks(machine: MachineRegistered) -> Iterable[Network]:
     names: dict[str, list[tuple[str | None, str, float | None]]] = {}
     for port in machine.ports:
         if port.state == "active":
-            name = port.fabric or port.network or f"{port.adapter} of {machine.machine_id}"
+            name = port.fabric or port.network or f"{port.nic} of {machine.machine_id}"
             kind = "InfiniBand" if port.link_layer == "InfiniBand" else "RoCE"
             names.setdefault(name, []).append((port.network, kind, port.rate_gbps))
     for name, ports in names.items():

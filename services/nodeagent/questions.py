@@ -95,13 +95,13 @@ class Questions:
     async def fabric_map(self, question: AskFabricMap) -> FabricMap:
         """The InfiniBand fabric seen through a port. Raises Refused when it has no such port or cannot be scanned."""
         hardware = self._node.hardware
-        nics = [port.adapter for port in hardware.ports if port.link_layer == "InfiniBand"]
-        if question.adapter not in nics:
+        nics = [port.nic for port in hardware.ports if port.link_layer == "InfiniBand"]
+        if question.nic not in nics:
             there = ", ".join(nics) or "none"
-            message = f"{question.adapter!r} is no InfiniBand adapter of this machine; there is: {there}"
+            message = f"{question.nic!r} is no InfiniBand adapter of this machine; there is: {there}"
             raise Refused.one("adapter", message)
         try:
-            return await asyncio.to_thread(hardware.map_fabric, question.adapter, question.port)
+            return await asyncio.to_thread(hardware.map_fabric, question.nic, question.port)
         except ScanFailed as error:
             raise Refused.one("adapter", str(error)) from None
 

@@ -115,7 +115,7 @@ class Story:
             priority_class=choose(["low", "normal", "normal", "high"]),
             canary=choose([None, None, Canary(min_requests=10)]),
             anti_affinity=self.apart(),
-            adapters=self.adapters(name),
+            loras=self.loras(name),
         )
         return msgspec.structs.replace(spec, scaling=scaling)
 
@@ -128,7 +128,7 @@ class Story:
             [(), (AntiAffinity(models=choose([(), (choose(self.names),)]), within=choose(["node", "rack"])),)]
         )
 
-    def adapters(self, name: str) -> tuple[Adapter, ...]:
+    def loras(self, name: str) -> tuple[Adapter, ...]:
         """In every tenth story models have fine-tunings."""
         if not self.tuned:
             return ()

@@ -247,7 +247,7 @@ class Routes(ViewCopy[Route]):
         self.stopped = next((route.stopped_reason for route in routes if route.stopped == "system_stopped"), None)
         self._names = {alias: served for served in self._models.values() for alias in served.route.aliases}
         self._tuned = {
-            name: self._fine_tuned(served, name) for served in self._models.values() for name in served.route.adapters
+            name: self._fine_tuned(served, name) for served in self._models.values() for name in served.route.loras
         }
         self._names.update(self._tuned)
         self._names.update(self._models)
@@ -256,15 +256,15 @@ class Routes(ViewCopy[Route]):
             if id(target) not in used:
                 del self._targets[identity]
                 target.pool.close()
-        tuned = {name for one in (known.route if known else None, route) if one is not None for name in one.adapters}
+        tuned = {name for one in (known.route if known else None, route) if one is not None for name in one.loras}
         for told in self._told:
             for name in (model, *sorted(tuned)):
                 told(name)
 
     def _fine_tuned(self, served: ServedModel, name: str) -> ServedModel:
-        targets = tuple(target for target in served.targets if name in target.endpoint.adapters)
+        targets = tuple(target for target in served.targets if name in target.endpoint.loras)
         route = msgspec.structs.replace(
-            served.route, model=name, aliases=(), adapters=(), endpoints=tuple(target.endpoint for target in targets)
+            served.route, model=name, aliases=(), loras=(), endpoints=tuple(target.endpoint for target in targets)
         )
         return ServedModel(route, targets, self._shares.setdefault(name, Share(random.random())))
 

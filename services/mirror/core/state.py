@@ -109,9 +109,9 @@ def evolve(state: State, event: Event, position: int) -> State:
             state.mirrors[event.mirror_id] = Serving(event.url, position, event.at)
         case MirrorRetired():
             state.mirrors.pop(event.mirror_id, None)
-        case ModelDefined() if event.spec.source or event.spec.adapters:
-            adapters = (adapter.source for adapter in event.spec.adapters)
-            state.sources[event.model] = tuple(filter(None, (event.spec.source, *adapters)))
+        case ModelDefined() if event.spec.source or event.spec.loras:
+            loras = (lora.source for lora in event.spec.loras)
+            state.sources[event.model] = tuple(filter(None, (event.spec.source, *loras)))
         case ModelDefined() | ModelRemoved():
             state.sources.pop(event.model, None)
         case MirrorElected():

@@ -55,7 +55,7 @@ def gather(
         simulated=simulated is not None,
         gpus=tuple(
             _judged(
-                msgspec.structs.replace(gpu, adapter_distances=distances(host, gpu.pci_bus_id, gpu.numa_node)),
+                msgspec.structs.replace(gpu, nic_distances=distances(host, gpu.pci_bus_id, gpu.numa_node)),
                 next((sample.wear for sample in samples if sample.uuid == gpu.uuid), None),
                 (known or {}).get(gpu.uuid),
             )

@@ -194,9 +194,9 @@ class Hardware:
             )
         return self._best_rate
 
-    def map_fabric(self, adapter: str, port: int) -> FabricMap:
+    def map_fabric(self, nic: str, port: int) -> FabricMap:
         """Raises ScanFailed. Blocks for seconds to a minute."""
-        return ports.scan(self.host, adapter, port)
+        return ports.scan(self.host, nic, port)
 
     @property
     def filesystems(self) -> tuple[Filesystem, ...]:
@@ -233,7 +233,7 @@ class Hardware:
     def _look_at_gpus(self) -> tuple[Gpus, Imex | None]:
         found = self._nvml.look()
         gpus = tuple(
-            msgspec.structs.replace(gpu, adapter_distances=ports.distances(self.host, gpu.pci_bus_id, gpu.numa_node))
+            msgspec.structs.replace(gpu, nic_distances=ports.distances(self.host, gpu.pci_bus_id, gpu.numa_node))
             for gpu in found.gpus
         )
         joins = any(gpu.nvlink is not None for gpu in gpus)

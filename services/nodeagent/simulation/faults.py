@@ -28,7 +28,7 @@ def apply(description: Description, fault: SimulatedFault) -> None:
         library.error = None
     elif fault.kind in ("port_down", "port_up"):
         state = ("1: DOWN", "3: Disabled") if fault.kind == "port_down" else ("4: ACTIVE", "5: LinkUp")
-        port = f"{ROOT}/{fault.adapter}/ports/1"
+        port = f"{ROOT}/{fault.nic}/ports/1"
         description.files |= {f"{port}/state": state[0], f"{port}/phys_state": state[1]}
     elif fault.gpu >= len(library.cards):
         raise ValueError(f"the fault {fault.kind} is of GPU {fault.gpu} and there are {len(library.cards)}")

@@ -71,7 +71,7 @@ class Invented:
         """The ports on the networks the settings put them."""
         found = []
         for port in ports:
-            fabric = self._networks[port.adapter]
+            fabric = self._networks[port.nic]
             if port.network is not None:
                 port = msgspec.structs.replace(port, network=fabric.network)
             if port.managers and fabric.network is not None:
@@ -130,9 +130,9 @@ class Invented:
 
     def _add(self, fabric: SimulatedFabric) -> None:
         files, commands = self.description.files, self.description.commands
-        for adapter in fabric.adapters:
-            self._networks[adapter] = fabric
-            port = f"{ROOT}/{adapter}/ports/1"
+        for nic in fabric.nics:
+            self._networks[nic] = fabric
+            port = f"{ROOT}/{nic}/ports/1"
             files[f"{port}/state"] = "4: ACTIVE"
             files[f"{port}/phys_state"] = "5: LinkUp"
             files[f"{port}/rate"] = f"{fabric.rate_gbps or 400:g} Gb/sec"
@@ -141,7 +141,7 @@ class Invented:
             if fabric.network is None:
                 continue
             if fabric.kind == "infiniband":
-                commands[f"sminfo -C {adapter} -P 1"] = Said(out=_MANAGER)
+                commands[f"sminfo -C {nic} -P 1"] = Said(out=_MANAGER)
             else:
                 files[f"{port}/gids/3"] = "0000:0000:0000:0000:0000:ffff:0a00:0001"
                 files[f"{port}/gid_attrs/types/3"] = "RoCE v2"

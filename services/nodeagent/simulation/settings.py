@@ -44,7 +44,7 @@ class SimulatedFabric(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     network: str | None = None
     """Which physical one it is measured to be; not said: it cannot be measured."""
     kind: Literal["infiniband", "roce"] = "infiniband"
-    adapters: tuple[str, ...] = ("mlx5_0",)
+    nics: tuple[str, ...] = msgspec.field(default=("mlx5_0",), name="adapters")
     rate_gbps: float | None = None
 
 
@@ -55,7 +55,7 @@ class SimulatedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Since its agent was started."""
     kind: FaultKind
     gpu: int = 0
-    adapter: str = "mlx5_0"
+    nic: str = msgspec.field(default="mlx5_0", name="adapter")
     xid: int = 79
     memory_mb: int = 10_000
     """What a foreign process takes."""

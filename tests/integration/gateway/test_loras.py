@@ -13,8 +13,8 @@ async def test_a_request_goes_where_the_fine_tuning_is_loaded(
 ) -> None:
     # An engine that has it answers to its name; the other refuses the name, as engines do.
     tuned = world.engine("tuned", model="law")
-    loaded = endpoint(tuned, adapters=("law",))
-    await world.route(endpoint(sim_engine), loaded, adapters=("law",), aliases=("default",))
+    loaded = endpoint(tuned, loras=("law",))
+    await world.route(endpoint(sim_engine), loaded, loras=("law",), aliases=("default",))
 
     async def known() -> bool:
         return (await gateway.chat(model="law")).status == 200
@@ -28,7 +28,7 @@ async def test_a_request_goes_where_the_fine_tuning_is_loaded(
     listed = (await gateway.send("GET", "/v1/models")).json["data"]
     assert {model["id"] for model in listed} == {"sim", "law"}
 
-    await world.route(sim_engine, adapters=("law",))
+    await world.route(sim_engine, loras=("law",))
     await eventually(lambda: _code(gateway, "no_endpoint"))
     await world.route(sim_engine)
     await eventually(lambda: _code(gateway, "model_not_found"))

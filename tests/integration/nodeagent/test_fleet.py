@@ -107,7 +107,7 @@ async def test_a_fleet_file_becomes_as_many_agents(machines: Machines, bus: Bus)
     one = registered["gpu-7"]
     assert [gpu.gpu_class for gpu in one.gpus] == ["h100-80g"] * 8
     assert len(one.gpus[0].nvlink_peers) == 7
-    assert [(port.adapter, port.fabric, port.network, port.state) for port in one.ports] == [
+    assert [(port.nic, port.fabric, port.network, port.state) for port in one.ports] == [
         ("mlx5_0", "ib-a", "sm:1", "active"), ("mlx5_1", "ib-a", "sm:1", "active"),
     ]  # fmt: skip
     assert one.labels == {"rack": "a"}
@@ -148,11 +148,11 @@ TIMELINE = (
     SimulatedFault(after_s=0.6, kind="gpu_lost", gpu=1),
     SimulatedFault(after_s=0.6, kind="hot", gpu=0),
     SimulatedFault(after_s=0.6, kind="foreign_memory", gpu=0, memory_mb=5000),
-    SimulatedFault(after_s=0.6, kind="port_down", adapter="mlx5_1"),
+    SimulatedFault(after_s=0.6, kind="port_down", nic="mlx5_1"),
     SimulatedFault(after_s=1.5, kind="gpu_back", gpu=1),
     SimulatedFault(after_s=1.5, kind="cool", gpu=0),
     SimulatedFault(after_s=1.5, kind="foreign_gone", gpu=0),
-    SimulatedFault(after_s=1.5, kind="port_up", adapter="mlx5_1"),
+    SimulatedFault(after_s=1.5, kind="port_up", nic="mlx5_1"),
     SimulatedFault(after_s=1.6, kind="silent"),
 )
 QUICK = """
@@ -164,7 +164,7 @@ telemetry._LOOK_AGAIN_S = 0.1
 async def test_faults_come_and_go_by_the_paths_of_real_ones(box: Box) -> None:
     machine = SimulatedMachine(
         cores=8, memory_mb=10_000, gpus=(SimulatedGpus(gpu_class="h100-80g", memory_mb=81559, count=2, nvlink=True),),
-        fabrics=(SimulatedFabric(name="ib-a", network="sm:1", adapters=("mlx5_0", "mlx5_1")),), faults=TIMELINE,
+        fabrics=(SimulatedFabric(name="ib-a", network="sm:1", nics=("mlx5_0", "mlx5_1")),), faults=TIMELINE,
     )  # fmt: skip
     box.settings = msgspec.structs.replace(box.settings, simulated=machine, sample_every_s=0.1)
     box.start_agent(QUICK)
@@ -177,7 +177,7 @@ async def test_faults_come_and_go_by_the_paths_of_real_ones(box: Box) -> None:
     lost = await eventually(sick)
     assert lost is not None
     assert "does not answer the driver" in lost.gpus[1].problems[0]
-    assert {port.adapter: port.state for port in lost.ports} == {"mlx5_0": "active", "mlx5_1": "down"}
+    assert {port.nic: port.state for port in lost.ports} == {"mlx5_0": "active", "mlx5_1": "down"}
     hot = await eventually(lambda: next((s for s in box.samples for g in s.gpus if g.throttled_by), None))
     first: GpuSample = hot.gpus[0]
     assert (first.throttled_by, first.foreign_memory_mb) == (("hw_thermal",), 5000)
@@ -243,7 +243,7 @@ async def test_a_map_is_refused_with_the_reason_where_there_is_no_adapter(
     box.start_agent()
     await box.next(MachineRegistered)
     with pytest.raises(AskFailed, match="no InfiniBand adapter of this machine; there is: none"):
-        await bus.ask(AskFabricMap(machine_id="box", adapter="mlx5_0"), FabricMap, timeout_s=10)
+        await bus.ask(AskFabricMap(machine_id="box", nic="mlx5_0"), FabricMap, timeout_s=10)
 
 
 @pytest.mark.slow
@@ -289,8 +289,8 @@ def test_an_agent_understands_every_example_as_the_command_line_does(file: Path,
         assert [host.nvlink for host in hosts_of([reported])] == [host.nvlink for host in hosts_of([expected])]
         assert [gpu.nvlink_domain for gpu in reported.gpus] == [gpu.nvlink_domain for gpu in expected.gpus]
         assert [bool(gpu.problems) for gpu in reported.gpus] == [bool(gpu.problems) for gpu in expected.gpus]
-        assert {(p.adapter, p.fabric, p.network) for p in reported.ports} == {
-            (p.adapter, p.fabric, p.network) for p in expected.ports
+        assert {(p.nic, p.fabric, p.network) for p in reported.ports} == {
+            (p.nic, p.fabric, p.network) for p in expected.ports
         }
         said[machine.id], meant[machine.id] = reported, expected
     together = {name: member.nics for name, member in Fabrics(meant).members.items()}

@@ -111,8 +111,8 @@ class Fabric:
             )  # fmt: skip
         self._processes.append(process)
 
-    def machine(self, number: int, adapter: str = "mlx5_0") -> Simulated:
-        return Simulated(self.env, f"{self.name}{number} {adapter}")
+    def machine(self, number: int, nic: str = "mlx5_0") -> Simulated:
+        return Simulated(self.env, f"{self.name}{number} {nic}")
 
     def stop(self) -> None:
         for process in reversed(self._processes):
@@ -152,8 +152,8 @@ async def test_two_fabrics_their_managers_and_a_map(fabrics: tuple[Fabric, Fabri
     found = scan(other, "ibsim0", 1)
     assert [(s.name, s.tier) for s in found.switches] == [("leaf1", "leaf"), ("leaf2", "leaf"), ("spine1", "spine")]
     assert found.rails == {"mlx5_0": ("leaf1",), "mlx5_1": ("leaf2",)}
-    assert {a.machine for a in found.adapters} == {"gpu-a1", "gpu-a2"}
+    assert {a.machine for a in found.nics} == {"gpu-a1", "gpu-a2"}
     assert found.cables == 6
     assert found.slow_cables == ()
-    here = next(a for a in found.adapters if (a.machine, a.adapter) == ("gpu-a2", "mlx5_0"))
+    here = next(a for a in found.nics if (a.machine, a.nic) == ("gpu-a2", "mlx5_0"))
     assert here.guid == ports[1].node_guid, "a port finds itself on the map"

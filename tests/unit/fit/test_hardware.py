@@ -108,10 +108,8 @@ def test_instances_know_their_share() -> None:
 
 
 def test_ports_of_one_name_are_told_apart_by_what_was_measured() -> None:
-    def port(adapter: str, **fields: Any) -> FabricPort:
-        return FabricPort(
-            adapter=adapter, port=1, link_layer="InfiniBand", **{"state": "active", "fabric": "ib-a", **fields}
-        )
+    def port(nic: str, **fields: Any) -> FabricPort:
+        return FabricPort(nic=nic, port=1, link_layer="InfiniBand", **{"state": "active", "fabric": "ib-a", **fields})
 
     (made,) = hosts_of(
         [

@@ -395,7 +395,7 @@ def test_what_may_be_deleted_is_never_what_a_version_has(
 
 
 def test_what_a_fine_tuning_is_made_of_stays_too() -> None:
-    spec = ModelSpec(name="chat", profiles=(), adapters=(Adapter(name="law", source="library:law"),))
+    spec = ModelSpec(name="chat", profiles=(), loras=(Adapter(name="law", source="library:law"),))
     defined = ModelDefined(at=NOW, model="chat", fingerprint="f", spec=spec)
     state = library(version("law", "v1", file("a")), defined)
     with pytest.raises(Refused, match="chat runs on it"):

@@ -25,7 +25,7 @@ from services.nodeagent.engines.vllm.engine import Vllm
 from .machines import described
 from .wanted import gguf, shard, weights
 
-ROCE = FabricPort(adapter="mlx5_0", port=1, link_layer="Ethernet", state="active", gid_index=3)
+ROCE = FabricPort(nic="mlx5_0", port=1, link_layer="Ethernet", state="active", gid_index=3)
 PLACE = Place(host="10.0.0.7", port=4711, weights="/w/demo/v1", cpu_count=8, interface="eth9", ports=(ROCE,))
 VLLM = Vllm(program="/opt/vllm/bin/vllm")
 SGLANG = Sglang(python="/opt/sglang/bin/python", launcher="/x/launcher.py")
@@ -56,7 +56,7 @@ def options(command: list[str]) -> set[str]:
 
 
 GANG: dict[str, Any] = {
-    "ranks": 2, "leader_address": "10.0.0.1", "leader_port": 29500, "devices": UUIDS, "adapters": ("mlx5_0", "mlx5_1"),
+    "ranks": 2, "leader_address": "10.0.0.1", "leader_port": 29500, "devices": UUIDS, "nics": ("mlx5_0", "mlx5_1"),
 }  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def test_ranks_use_the_management_interface_and_the_fabrics_adapters_only() -> N
     assert env["NCCL_IB_GID_INDEX"] == "3"
     assert env["VLLM_HOST_IP"] == "10.0.0.7"
     assert "NCCL_MNNVL_ENABLE" not in env
-    domain = environment(wants("vllm", **(GANG | {"adapters": (), "nvlink_domain": "c/1"})), VLLM, None, PLACE)
+    domain = environment(wants("vllm", **(GANG | {"nics": (), "nvlink_domain": "c/1"})), VLLM, None, PLACE)
     assert (domain["NCCL_MNNVL_ENABLE"], domain["NCCL_IB_DISABLE"]) == ("1", "1")
     assert "NCCL_IB_HCA" not in domain
 

@@ -131,7 +131,7 @@ def test_a_fat_tree_of_two_rails() -> None:
         ("leaf-1", "leaf"), ("leaf-2", "leaf"), ("spine-1", "spine"), ("spine-2", "spine"),
     ]  # fmt: skip
     assert found.rails == {"mlx5_0": ("leaf-1",), "mlx5_1": ("leaf-2",)}
-    assert [(a.machine, a.adapter, a.leaf) for a in found.adapters][:2] == [
+    assert [(a.machine, a.nic, a.leaf) for a in found.nics][:2] == [
         ("gpu-01", "mlx5_0", "leaf-1"), ("gpu-01", "mlx5_1", "leaf-2"),
     ]  # fmt: skip
     slow = {(cable.one, cable.other): (cable.link, cable.rate_gbps, cable.expected_gbps) for cable in found.slow_cables}
@@ -140,7 +140,7 @@ def test_a_fat_tree_of_two_rails() -> None:
         ("gpu-03 mlx5_1 port 1", "leaf-2 port 3"): ("4xHDR", 200.0, 400.0),
     }
     assert found.cables == 10
-    assert "Aggregation" not in str(msgspec.to_builtins(found.adapters))
+    assert "Aggregation" not in str(msgspec.to_builtins(found.nics))
 
 
 def test_a_map_of_nothing_is_empty() -> None:

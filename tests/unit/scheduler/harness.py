@@ -56,7 +56,7 @@ def model_spec(name: str = "m", replicas: int = 1, *profiles: Profile, **fields:
 
 
 def port(network: str | None, **fields: Any) -> FabricPort:
-    about = {"adapter": "mlx5_0", "port": 1, "link_layer": "InfiniBand", "state": "active", "rate_gbps": 400.0}
+    about = {"nic": "mlx5_0", "port": 1, "link_layer": "InfiniBand", "state": "active", "rate_gbps": 400.0}
     """On the fabric under this subnet manager."""
     return FabricPort(**about | {"network": f"sm:{network}" if network else None} | fields)
 

@@ -58,7 +58,7 @@ def test_ranks_are_told_where_they_meet_and_over_what(world: World) -> None:
     assert (first.rank, first.ranks, second.rank, second.ranks) == (0, 2, 1, 2)
     assert first.leader_address == second.leader_address == "a"
     assert first.leader_port == second.leader_port > 0
-    assert first.adapters == second.adapters == ("mlx5_0",)
+    assert first.nics == second.nics == ("mlx5_0",)
     assert (first.tp, first.pp) == (None, None)
 
 
@@ -100,7 +100,7 @@ def test_managers_listed_together_make_one_fabric(world: World) -> None:
         ({"ports": (port(None, network_unknown="sminfo is not installed"),)},
          "nobody knows which fabric its port mlx5_0/1 is on: sminfo is not installed"),
         ({"ports": (port("x", state="down"),)}, "its port mlx5_0/1 is down"),
-        ({"ports": (port("0x1", fabric="ib"), port("0x2", fabric="ib", adapter="mlx5_1"))},
+        ({"ports": (port("0x1", fabric="ib"), port("0x2", fabric="ib", nic="mlx5_1"))},
          "its ports call two fabrics 'ib', sm:0x1 and sm:0x2: give each a name of its own"),
     ],
 )  # fmt: skip
@@ -191,7 +191,7 @@ def test_cards_near_the_network_adapters_are_taken_for_a_replica_over_machines(w
     for name in "ab":
         machine = world.machine(name, gpus=4, fabric="0x1")
         gpus = tuple(
-            msgspec.structs.replace(gpu, adapter_distances={"mlx5_0": where, "mlx5_9": "PIX"})
+            msgspec.structs.replace(gpu, nic_distances={"mlx5_0": where, "mlx5_9": "PIX"})
             for gpu, where in zip(machine.registered.gpus, ("SYS", "SYS", "PIX", "PXB"), strict=True)
         )
         machine.registered = msgspec.structs.replace(machine.registered, gpus=gpus)

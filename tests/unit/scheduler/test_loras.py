@@ -14,8 +14,8 @@ from .harness import World, cpu_profile, model_spec
 
 
 def spec(*names: str) -> ModelSpec:
-    adapters = tuple(Adapter(name=name, source=f"library:{name}") for name in names)
-    return model_spec("m", 1, cpu_profile(), source="library:w", adapters=adapters)
+    loras = tuple(Adapter(name=name, source=f"library:{name}") for name in names)
+    return model_spec("m", 1, cpu_profile(), source="library:w", loras=loras)
 
 
 def world() -> World:
@@ -35,8 +35,8 @@ def test_they_are_loaded_with_it_and_told_to_gateways() -> None:
     assert [(lora.name, lora.weights.name, lora.weights.version) for lora in wanted.loras] == [("law", "law", "v1")]
     assert wanted.loras[0].weights.mirrors == ("http://mirror-1:9",)
     told = route(here.state, here.model())
-    assert told.adapters == ("law",)
-    assert [endpoint.adapters for endpoint in told.endpoints] == [("law",)]
+    assert told.loras == ("law",)
+    assert [endpoint.loras for endpoint in told.endpoints] == [("law",)]
 
 
 def test_without_one_of_them_nothing_is_started_and_it_is_said_which() -> None:
@@ -75,8 +75,8 @@ def test_while_one_is_added_requests_for_it_go_where_it_is_loaded() -> None:
     here.define(spec("law"))
     here.settle()
     told = route(here.state, here.model())
-    assert told.adapters == ("law",)
-    assert [endpoint.adapters for endpoint in told.endpoints] == [()]
+    assert told.loras == ("law",)
+    assert [endpoint.loras for endpoint in told.endpoints] == [()]
 
 
 def test_a_model_asleep_is_woken_by_the_name_of_one() -> None:

@@ -208,9 +208,9 @@ def test_vllm_runs_on_the_cpu() -> None:
         ({}, {"fallbacks": ("x", "x")}, "fallbacks[1]", "listed twice"),
         ({}, {"fallbacks": ("back",)}, "fallbacks[0]", "m falls back to back falls back to m"),
         ({}, {"licence": Licence(id="")}, "licence.id", "empty"),
-        ({}, {"adapters": (Adapter(name="taken", source="library:a"),)}, "adapters[0].name", "one namespace"),
-        ({}, {"adapters": (Adapter(name="fine", source="a"),)}, "adapters[0].source", "library:NAME"),
-        ({"engine": "llamacpp"}, {"source": "library:w", "adapters": (Adapter(name="fine", source="library:a"),)},
+        ({}, {"loras": (Adapter(name="taken", source="library:a"),)}, "adapters[0].name", "one namespace"),
+        ({}, {"loras": (Adapter(name="fine", source="a"),)}, "adapters[0].source", "library:NAME"),
+        ({"engine": "llamacpp"}, {"source": "library:w", "loras": (Adapter(name="fine", source="library:a"),)},
          "profiles[0].engine",
          "own name: vllm, sglang, sim do"),
         ({}, {"aliases": ("tuned",)}, "aliases[0]", "is an adapter of the model back"),
@@ -219,8 +219,8 @@ def test_vllm_runs_on_the_cpu() -> None:
 def test_each_rule(profile: dict[str, Any], fields: dict[str, Any], path: str, says: str) -> None:
     world = World()
     world.define(model_spec("taken"))
-    adapters = (Adapter(name="tuned", source="library:a"),)
-    world.define(model_spec("back", fallbacks=("m",), adapters=adapters))
+    loras = (Adapter(name="tuned", source="library:a"),)
+    world.define(model_spec("back", fallbacks=("m",), loras=loras))
     scaling = fields.pop("scaling", None)
     spec = model_spec("m", 1, gpu_profile(**profile), **fields)
     found = world.refused(DefineModel(spec=spec if scaling is None else msgspec.structs.replace(spec, scaling=scaling)))
@@ -237,7 +237,7 @@ def test_what_was_added_later_leaves_old_fingerprints_alone_and_counts_where_it_
         model_spec("m", 1, gpu_profile(nodes=2)),
         model_spec("m", 1, gpu_profile(tp=1)),
         model_spec("m", 1, gpu_profile(), allow_pickle=True),
-        model_spec("m", 1, gpu_profile(), adapters=(Adapter(name="a", source="library:a"),)),
+        model_spec("m", 1, gpu_profile(), loras=(Adapter(name="a", source="library:a"),)),
     ):
         assert fingerprint(other) != fingerprint(base)
 

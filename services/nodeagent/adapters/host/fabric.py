@@ -42,22 +42,22 @@ class Ports:
 
     def call(self, names: Mapping[str, tuple[str, ...]]) -> None:
         """What the operator calls the fabrics, each with this machine's adapters on it."""
-        self._names = {adapter: name for name, adapters in names.items() for adapter in adapters}
+        self._names = {nic: name for name, nics in names.items() for nic in nics}
 
     def look(self) -> tuple[tuple[FabricPort, ...], str]:
         """Every port, and why there is none."""
-        adapters = self._host.names(ROOT)
-        if not adapters:
+        nics = self._host.names(ROOT)
+        if not nics:
             return (), "the kernel shows no InfiniBand or RoCE adapter (/sys/class/infiniband)"
-        found = [self._port(adapter, number) for adapter in adapters for number in self._numbers(adapter)]
+        found = [self._port(nic, number) for nic in nics for number in self._numbers(nic)]
         return tuple(found), ""
 
     def samples(self) -> tuple[PortSample, ...]:
         """The counters of every port that has any."""
         found = []
-        for adapter in self._host.names(ROOT):
-            for number in self._numbers(adapter):
-                folder = f"{ROOT}/{adapter}/ports/{number}"
+        for nic in self._host.names(ROOT):
+            for number in self._numbers(nic):
+                folder = f"{ROOT}/{nic}/ports/{number}"
                 counters = {}
                 for kind, names in (("counters", fabric.COUNTERS), ("hw_counters", fabric.HARDWARE_COUNTERS)):
                     for name in names:
@@ -65,29 +65,29 @@ class Ports:
                         if said is not None and said.isdigit():
                             counters[name] = int(said)
                 if counters:
-                    found.append(PortSample(adapter=adapter, port=number, counters=counters))
+                    found.append(PortSample(nic=nic, port=number, counters=counters))
         return tuple(found)
 
-    def _numbers(self, adapter: str) -> list[int]:
-        return [int(name) for name in self._host.names(f"{ROOT}/{adapter}/ports") if name.isdigit()]
+    def _numbers(self, nic: str) -> list[int]:
+        return [int(name) for name in self._host.names(f"{ROOT}/{nic}/ports") if name.isdigit()]
 
-    def _port(self, adapter: str, number: int) -> FabricPort:
-        folder = f"{ROOT}/{adapter}/ports/{number}"
+    def _port(self, nic: str, number: int) -> FabricPort:
+        folder = f"{ROOT}/{nic}/ports/{number}"
         layer: Literal["InfiniBand", "Ethernet"] = (
             "Ethernet" if self._host.text(f"{folder}/link_layer") == "Ethernet" else "InfiniBand"
         )
         lid = self._host.text(f"{folder}/lid") or ""
         port = FabricPort(
-            adapter=adapter,
+            nic=nic,
             port=number,
             link_layer=layer,
             state=fabric.word(self._host.text(f"{folder}/state")) or "unknown",
             physical_state=fabric.word(self._host.text(f"{folder}/phys_state")),
             rate_gbps=fabric.rate_gbps(self._host.text(f"{folder}/rate")),
-            node_guid=fabric.guid(self._host.text(f"{ROOT}/{adapter}/node_guid")),
+            node_guid=fabric.guid(self._host.text(f"{ROOT}/{nic}/node_guid")),
             port_guid=fabric.guid((self._host.text(f"{folder}/gids/0") or "").replace(":", "")[16:]),
             lid=int(lid, 16) if layer == "InfiniBand" and lid.startswith("0x") and int(lid, 16) else None,
-            fabric=self._names.get(adapter, ""),
+            fabric=self._names.get(nic, ""),
         )
         if layer == "Ethernet":
             return self._roce(port, folder)
@@ -120,7 +120,7 @@ class Ports:
                 ": no subnet manager has set it up" if port.state in ("init", "initialize", "armed") else ""
             )
             return msgspec.structs.replace(port, network_unknown=why)
-        key, now = (port.adapter, port.port), time.monotonic()
+        key, now = (port.nic, port.port), time.monotonic()
         known = self._identities.get(key)
         if known is None or now - known[0] >= _MANAGERS_S:
             known = self._identities[key] = now, self._managed(port, now)
@@ -133,7 +133,7 @@ class Ports:
         )
 
     def _managed(self, port: FabricPort, now: float) -> FabricPort:
-        through = ("-C", port.adapter, "-P", str(port.port))
+        through = ("-C", port.nic, "-P", str(port.port))
         try:
             said = self._host.run("sminfo", *through, timeout_s=_TOOL_S)
         except NotThere:
@@ -175,23 +175,23 @@ def distances(host: HostAccess, bus_id: str | None, node: int | None) -> dict[st
     if card is None:
         return {}
     found = {}
-    for adapter in host.names(ROOT):
-        device = host.target(f"{ROOT}/{adapter}/device")
+    for nic in host.names(ROOT):
+        device = host.target(f"{ROOT}/{nic}/device")
         if device is None:
             continue
         said = host.text(f"{device}/numa_node") or ""
-        found[adapter] = distance(card, device, node, int(said) if said.isdigit() else None)
+        found[nic] = distance(card, device, node, int(said) if said.isdigit() else None)
     return dict(sorted(found.items(), key=lambda one: (DISTANCES.index(one[1]), one[0])))
 
 
-def scan(host: HostAccess, adapter: str, port: int) -> FabricMap:
+def scan(host: HostAccess, nic: str, port: int) -> FabricMap:
     """Map the fabric seen through one port. Raises ScanFailed."""
     try:
-        ran = host.run("ibnetdiscover", "-C", adapter, "-P", str(port), timeout_s=_SCAN_S)
+        ran = host.run("ibnetdiscover", "-C", nic, "-P", str(port), timeout_s=_SCAN_S)
     except NotThere:
         raise ScanFailed("ibnetdiscover is not installed: install the package infiniband-diags") from None
     except TookTooLong as error:
         raise ScanFailed(str(error)) from None
     if ran.code != 0 or "Switch" not in ran.out + "Ca":
-        raise ScanFailed(f"ibnetdiscover failed on {adapter} port {port}: {_last(ran.err)}")
+        raise ScanFailed(f"ibnetdiscover failed on {nic} port {port}: {_last(ran.err)}")
     return topology.read(ran.out)

@@ -44,12 +44,10 @@ def _collectives(wanted: ShardWanted, place: Place) -> dict[str, str]:
         env["GLOO_SOCKET_IFNAME"] = place.interface
     if wanted.ranks <= 1:
         return env
-    if wanted.adapters:
+    if wanted.nics:
         # Only the fabric's own: a rank that tries an adapter of another fabric hangs in its first collective.
-        env["NCCL_IB_HCA"] = "=" + ",".join(wanted.adapters)
-        roce = [
-            port.gid_index for port in place.ports if port.adapter in wanted.adapters and port.gid_index is not None
-        ]
+        env["NCCL_IB_HCA"] = "=" + ",".join(wanted.nics)
+        roce = [port.gid_index for port in place.ports if port.nic in wanted.nics and port.gid_index is not None]
         if roce:
             env["NCCL_IB_GID_INDEX"] = str(roce[0])
     else:

@@ -166,7 +166,7 @@ def _links(facts: Facts) -> Iterator[Finding]:
                 costs="loading weights and work split over cards are slower for it",
                 fix=rest.partition(": ")[2],
             )
-        near = next(iter(gpu.adapter_distances.values()), None)
+        near = next(iter(gpu.nic_distances.values()), None)
         if near == "SYS" and any(port.state == "active" for port in facts.ports):
             yield Finding(
                 severity="costly",
@@ -281,7 +281,7 @@ def _ports(facts: Facts) -> Iterator[Finding]:
     best = max((port.rate_gbps or 0 for port in facts.ports if port.state == "active"), default=0)
     networks: dict[str, set[str]] = {}
     for port in facts.ports:
-        subject = f"{port.adapter} port {port.port}"
+        subject = f"{port.nic} port {port.port}"
         if port.state != "active":
             yield Finding(
                 severity="costly",
@@ -307,7 +307,7 @@ def _ports(facts: Facts) -> Iterator[Finding]:
                 subject=subject,
                 found="it is up and no fabric of the settings names it",
                 costs="it is not used between machines",
-                fix=f"add it to the agent's settings: fabrics: {{NAME: [{port.adapter}]}}",
+                fix=f"add it to the agent's settings: fabrics: {{NAME: [{port.nic}]}}",
             )
         if port.rate_gbps is not None and port.rate_gbps < best:
             yield Finding(
@@ -334,7 +334,7 @@ def _ports(facts: Facts) -> Iterator[Finding]:
         if errors:
             yield Finding(
                 severity="note",
-                subject=f"{sample.adapter} port {sample.port}",
+                subject=f"{sample.nic} port {sample.port}",
                 found="it counted " + ", ".join(f"{count} {name}" for name, count in errors.items()),
                 costs="errors are sent again, which makes exchanges between machines late",
                 fix="if they rise, replace the cable or the transceiver",

@@ -55,7 +55,7 @@ def read(text: str) -> FabricMap:
             found.append((one, other, label, gbps))
     tiers = _tiers(names, hosts, [(one[0], other[0]) for one, other, _, _ in found])
     usual = _usual((tiers.get(one[0], 0), tiers.get(other[0], 0), gbps) for one, other, _, gbps in found)
-    adapters: list[FabricAdapter] = []
+    nics: list[FabricAdapter] = []
     slow: list[FabricCable] = []
     for one, other, label, gbps in found:
         kind = tuple(sorted((tiers.get(one[0], 0), tiers.get(other[0], 0))))
@@ -72,12 +72,12 @@ def read(text: str) -> FabricMap:
             )
         for end, peer in ((one, other), (other, one)):
             if end[0] in hosts and peer[0] in names:
-                machine, adapter = _split(names[end[0]])
-                adapters.append(
+                machine, nic = _split(names[end[0]])
+                nics.append(
                     FabricAdapter(
                         guid=end[0].partition("-")[2],
                         machine=machine,
-                        adapter=adapter,
+                        nic=nic,
                         leaf=names[peer[0]],
                         rate_gbps=gbps,
                     )
@@ -89,10 +89,10 @@ def read(text: str) -> FabricMap:
     ]
     return FabricMap(
         switches=tuple(sorted(switches, key=lambda one: (one.tier, one.name))),
-        adapters=tuple(sorted(adapters, key=lambda one: (one.machine, one.adapter))),
+        nics=tuple(sorted(nics, key=lambda one: (one.machine, one.nic))),
         slow_cables=tuple(sorted(slow, key=lambda one: (one.one, one.other))),
         cables=len(found),
-        rails=_rails(adapters),
+        rails=_rails(nics),
     )
 
 
@@ -125,14 +125,14 @@ def _usual(links: Iterable[tuple[int, int, float | None]]) -> dict[tuple[int, ..
 
 def _split(name: str) -> tuple[str, str]:
     """``gpu-07 mlx5_0`` or ``gpu-07 HCA-1`` is a machine and its adapter; anything else is a machine."""
-    machine, _, adapter = name.strip().rpartition(" ")
-    return (machine, adapter) if machine else (name.strip(), "")
+    machine, _, nic = name.strip().rpartition(" ")
+    return (machine, nic) if machine else (name.strip(), "")
 
 
-def _rails(adapters: list[FabricAdapter]) -> dict[str, tuple[str, ...]]:
+def _rails(nics: list[FabricAdapter]) -> dict[str, tuple[str, ...]]:
     """Adapter name to the leaves its ports are on, over all machines: one leaf each is a rail-aligned fabric."""
     found: dict[str, set[str]] = {}
-    for one in adapters:
-        if one.adapter:
-            found.setdefault(one.adapter, set()).add(one.leaf)
-    return {adapter: tuple(sorted(leaves)) for adapter, leaves in sorted(found.items())}
+    for one in nics:
+        if one.nic:
+            found.setdefault(one.nic, set()).add(one.leaf)
+    return {nic: tuple(sorted(leaves)) for nic, leaves in sorted(found.items())}

@@ -158,7 +158,7 @@ def _wake(state: State, command: WakeModel, now: datetime) -> Event | None:
 def _of_adapter(state: State, name: str) -> Model | None:
     """The model whose fine-tuning is called so: it is asked for under its own name."""
     models = (model for model in state.facts.models.values() if not model.removed)
-    return next((model for model in models if any(a.name == name for a in model.spec.adapters)), None)
+    return next((model for model in models if any(a.name == name for a in model.spec.loras)), None)
 
 
 def _because(reason: str) -> str:

@@ -61,8 +61,8 @@ def fingerprint(spec: ModelSpec) -> str:
         for p in sorted(spec.profiles, key=lambda p: p.name)
         if (p.nodes, p.tp, p.pp, p.kv_events) != (1, None, None, False)
     ]
-    adapters = [[adapter.name, adapter.source] for adapter in spec.adapters]
-    extra = [[more, adapters, spec.allow_pickle]] if more or adapters or spec.allow_pickle else []
+    loras = [[lora.name, lora.source] for lora in spec.loras]
+    extra = [[more, loras, spec.allow_pickle]] if more or loras or spec.allow_pickle else []
     return hashlib.sha256(encode([spec.source, spec.context_length, runs, *extra])).hexdigest()[:16]
 
 
@@ -91,7 +91,7 @@ def _names(state: State, spec: ModelSpec) -> Iterator[Problem]:
             taken[other.name] = "is the name of another model"
             for names in (other.spec, other.declared):
                 taken.update(dict.fromkeys(names.aliases, f"is an alias of the model {other.name}"))
-                taken.update({a.name: f"is an adapter of the model {other.name}" for a in names.adapters})
+                taken.update({a.name: f"is an adapter of the model {other.name}" for a in names.loras})
     if not NAME.match(spec.name):
         yield _problem("name", f"{spec.name!r} is not a name: use {NAME_RULE}")
     elif spec.name in taken and taken[spec.name] != "is the model's own name":
@@ -102,16 +102,16 @@ def _names(state: State, spec: ModelSpec) -> Iterator[Problem]:
         elif alias in taken:
             yield _problem(f"aliases[{i}]", f"{alias!r} {taken[alias]}: models and aliases share one namespace")
         taken.setdefault(alias, "is listed twice")
-    for i, adapter in enumerate(spec.adapters):
+    for i, lora in enumerate(spec.loras):
         at = f"adapters[{i}]."
-        if not NAME.match(adapter.name):
-            yield _problem(f"{at}name", f"{adapter.name!r} is not a name: use {NAME_RULE}")
-        elif adapter.name in taken:
-            why = f"{adapter.name!r} {taken[adapter.name]}: models, aliases and adapters share one namespace"
+        if not NAME.match(lora.name):
+            yield _problem(f"{at}name", f"{lora.name!r} is not a name: use {NAME_RULE}")
+        elif lora.name in taken:
+            why = f"{lora.name!r} {taken[lora.name]}: models, aliases and adapters share one namespace"
             yield _problem(f"{at}name", why)
-        taken.setdefault(adapter.name, "is listed twice")
-        if not LIBRARY.match(adapter.source):
-            yield _problem(f"{at}source", f"{adapter.source!r} is not library:NAME or library:NAME@VERSION")
+        taken.setdefault(lora.name, "is listed twice")
+        if not LIBRARY.match(lora.source):
+            yield _problem(f"{at}source", f"{lora.source!r} is not library:NAME or library:NAME@VERSION")
 
 
 def _offers(state: State, spec: ModelSpec) -> Iterator[Problem]:
@@ -245,7 +245,7 @@ def _profile(state: State, spec: ModelSpec, index: int, profile: Profile) -> Ite
     for key, value in profile.node_selector.items():
         if not key or not value:
             yield _problem(f"{at}node_selector", f"{key!r}: {value!r} has an empty side: state a label and its value")
-    if spec.adapters and not traits_of(profile.engine).loras:
+    if spec.loras and not traits_of(profile.engine).loras:
         able = ", ".join(name for name, engine in ENGINES.items() if engine.loras)
         why = f"{profile.engine} does not answer under an adapter's own name: {able} do"
         yield _problem(f"{at}engine", why)

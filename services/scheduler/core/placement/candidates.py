@@ -86,7 +86,7 @@ def requirement_of(state: State, spec: ModelSpec, profile: Profile) -> Requireme
     source = (spec.source or "").removeprefix("library:")
     regions = spec.licence.regions if spec.licence is not None else ()
     known = state.loras_of(spec)
-    missing = [adapter for adapter in spec.adapters if adapter.name not in known]
+    missing = [lora for lora in spec.loras if lora.name not in known]
     lacking = f"{missing[0].source.removeprefix('library:')} for the adapter {missing[0].name}" if missing else ""
     each_gpu = on_each_gpu(headers_of(state, spec), profile, spec.context_length)
     shape = (

@@ -307,7 +307,7 @@ def query(
     chosen = None
     if profile.gpu_class is not None and could and len(could) >= profile.gpus_per_node:
         ports = machine.facts.ports if profile.nodes > 1 else ()
-        nics = frozenset(port.adapter for port in ports if port.state == "active")
+        nics = frozenset(port.nic for port in ports if port.state == "active")
         chosen = choose(machine.facts, could, profile.gpus_per_node, profile.gpu_class, nics)
     return Query(
         *(machine, profile, source, weights, version, mirrors, free, could, chosen, heard, regions),

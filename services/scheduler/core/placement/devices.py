@@ -113,7 +113,7 @@ NEAR = {"PIX": 1.0, "PXB": 0.8, "PHB": 0.6, "NODE": 0.4, "SYS": 0.2}
 
 def reach(gpu: Gpu, nics: frozenset[str]) -> float | None:
     """How near a card is to the nearest of these network cards, 0 to 1; None: nobody measured."""
-    distances = [NEAR.get(where, 0.0) for nic, where in gpu.adapter_distances.items() if nic in nics]
+    distances = [NEAR.get(where, 0.0) for nic, where in gpu.nic_distances.items() if nic in nics]
     return max(distances, default=None)
 
 

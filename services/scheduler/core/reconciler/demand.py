@@ -115,7 +115,7 @@ def autoscale(
     changed = max([*(r.ready_at for r in ready if r.ready_at is not None), *_since(model)], default=now)
     settled_ms = milliseconds(now - changed)
     uses = [(traffic.of(r.replica_id), r.profile.parallel) for r in ready]
-    asked = traffic.of_model(model.name, model.spec.adapters)
+    asked = traffic.of_model(model.name, model.spec.loras)
     waiting = asked.waiting_short + sum(max(0.0, u.busy_short - slots) for u, slots in uses)
     firsts = [u.ttft_ms for u, _ in uses if u.ttft_ms is not None]
     ttft_ms = sum(firsts) / len(firsts) if firsts else None
@@ -170,7 +170,7 @@ def _percent(busy: float, slots: int, count: int) -> str:
 def idle_since(model: Model, replicas: Sequence[Replica], traffic: Traffic) -> datetime:
     """Since when nobody uses it: its last request, the last that waited for it, or its start."""
     times = [r.ready_at for r in replicas if r.ready_at is not None]
-    used = traffic.of_model(model.name, model.spec.adapters).last_used
+    used = traffic.of_model(model.name, model.spec.loras).last_used
     return max([*times, *([used] if used else []), *([model.asked_at] if model.asked_at else [])])
 
 
@@ -185,7 +185,7 @@ def evictable(model: Model, replicas: Sequence[Replica], traffic: Traffic | None
     if any(r.phase != "ready" or r.ready_at is None for r in running):
         return None
     scaling = model.spec.scaling
-    use = traffic.of_model(model.name, model.spec.adapters)
+    use = traffic.of_model(model.name, model.spec.loras)
     if use.waiting or any(traffic.of(r.replica_id).in_flight for r in replicas):
         return None
     if any(now - r.ready_at < timedelta(seconds=scaling.min_lifetime_s) for r in running if r.ready_at is not None):

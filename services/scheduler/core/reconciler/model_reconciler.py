@@ -289,7 +289,7 @@ class ModelReconciler(Turn):
                 reason=self._reason(part, running + already, outdated),
                 nvlink_domain=placement.domain,
                 fabric=placement.fabric,
-                adapters=self.state.loras_of(part.spec),
+                loras=self.state.loras_of(part.spec),
                 leader_port=leader_port(self.state, replica_id, shards) if len(shards) > 1 else 0,
             )
         )
@@ -304,7 +304,7 @@ class ModelReconciler(Turn):
                 devices=spot.devices,
                 cores=profile.cores,
                 memory_mb=profile.memory_mb or 0,
-                adapters=spot.nics,
+                nics=spot.nics,
             )
             for rank, spot in enumerate(placement.spots)
         )

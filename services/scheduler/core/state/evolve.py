@@ -201,7 +201,7 @@ def _rack(state: State, event: RackCapped, position: int) -> None:
 def _touch_source(state: State, name: str, position: int) -> None:
     state.capacity_changed = position
     for model in state.facts.models.values():
-        sources = [model.spec.source, *(adapter.source for adapter in model.spec.adapters)]
+        sources = [model.spec.source, *(lora.source for lora in model.spec.loras)]
         if any(source and source.removeprefix("library:").partition("@")[0] == name for source in sources):
             model.touched = position
 

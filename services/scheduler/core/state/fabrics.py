@@ -68,16 +68,16 @@ class Fabrics:
         unknown = ""
         for port in facts.ports:
             if port.state != "active":
-                unknown = unknown or f"its port {port.adapter}/{port.port} is {port.state}"
+                unknown = unknown or f"its port {port.nic}/{port.port} is {port.state}"
                 continue
             identity = self.identity(port)
             if identity is None:
-                unknown = f"nobody knows which fabric its port {port.adapter}/{port.port} is on" + (
+                unknown = f"nobody knows which fabric its port {port.nic}/{port.port} is on" + (
                     f": {port.network_unknown}" if port.network_unknown else ""
                 )
                 continue
-            if port.adapter not in nics.setdefault(identity, []):
-                nics[identity].append(port.adapter)
+            if port.nic not in nics.setdefault(identity, []):
+                nics[identity].append(port.nic)
             if port.rate_gbps is not None:
                 rates[identity] = min(port.rate_gbps, rates.get(identity, port.rate_gbps))
             if port.fabric:

@@ -66,7 +66,7 @@ def _placed(state: State, event: ReplicaPlaced, position: int) -> None:
         fabric=event.fabric,
         leader_port=event.leader_port,
         allow_pickle=spec.allow_pickle,
-        loras=event.adapters,
+        loras=event.loras,
     )
     state.facts.replicas[event.replica_id] = replica
     state.of_model[event.model][event.replica_id] = replica

@@ -173,7 +173,7 @@ class State:
 
     def loras_of(self, spec: ModelSpec) -> dict[str, str]:
         """Fine-tunings a new replica would load, as far as the library has them: name to ``NAME@VERSION``."""
-        versions = {adapter.name: self.version_of(adapter.source) for adapter in spec.adapters}
+        versions = {lora.name: self.version_of(lora.source) for lora in spec.loras}
         return {name: version for name, version in versions.items() if version is not None}
 
     def version_of(self, source: str) -> str | None:

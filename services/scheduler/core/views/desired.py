@@ -63,7 +63,7 @@ def _shard(state: State, replica: Replica, shard: Shard) -> ShardWanted:
         ranks=len(replica.shards),
         leader_address=_address(state, replica.machines[0]) if len(replica.shards) > 1 else "",
         leader_port=replica.leader_port,
-        adapters=shard.placement.adapters,
+        nics=shard.placement.nics,
         nvlink_domain=replica.nvlink_domain,
         tp=profile.tp,
         pp=profile.pp,

@@ -29,7 +29,7 @@ def route(state: State, model: Model) -> Route:
             draining=replica.phase == "draining",
             weight=replica.profile.weight,
             canary=model.trial is not None and replica.fingerprint == model.trial.fingerprint,
-            adapters=tuple(sorted(replica.loras)),
+            loras=tuple(sorted(replica.loras)),
             engine=replica.profile.engine,
             silent=state.silent(replica),
         )
@@ -52,7 +52,7 @@ def route(state: State, model: Model) -> Route:
         stopped_reason=reason,
         canary_percent=canary.percent if canary is not None and tried else 0,
         fallbacks=model.spec.fallbacks,
-        adapters=tuple(adapter.name for adapter in model.spec.adapters),
+        loras=tuple(lora.name for lora in model.spec.loras),
     )
 
 
