@@ -19,7 +19,6 @@ import msgspec
 import yaml
 
 from cli.failure import Failed
-from cli.fleet import Machine
 from cli.home import Home
 from cli.ports import HOST
 from cli.supervisor import Part
@@ -27,6 +26,7 @@ from libs.bus.identities import authorization, ensure_seed, grants, node_identit
 from libs.runtime.secrets import fleet_secret, write_private
 from libs.runtime.servers.nats import NatsFiles
 from libs.runtime.servers.postgres import STOP_SIGNAL, PostgresFiles
+from libs.simulated_machines import FleetMachine
 
 NATS, POSTGRES, GATEWAY, AGENT = "nats", "postgres", "gateway", "nodeagent"
 CONTROL = ("scheduler", "accounting", "guard", "mirror")
@@ -36,18 +36,18 @@ GRACE_S = 45.0
 GATEWAY_WORKERS = 2
 
 
-def agent_name(machine: Machine) -> str:
+def agent_name(machine: FleetMachine) -> str:
     """The part that runs the agent of a simulated machine."""
     return f"{AGENT}@{machine.id}"
 
 
-def hardware_of(machine: Machine) -> dict[str, Any]:
+def hardware_of(machine: FleetMachine) -> dict[str, Any]:
     """What the settings of its agent say of a simulated machine's hardware."""
     described: dict[str, Any] = msgspec.to_builtins(machine)
     return {field: value for field, value in described.items() if field not in ("id", "copies", "labels")}
 
 
-def ports_needed(machines: Sequence[Machine]) -> list[str]:
+def ports_needed(machines: Sequence[FleetMachine]) -> list[str]:
     """Names of the ports besides the gateway's own."""
     services = [*CONTROL, AGENT, *map(agent_name, machines), GATEWAY]
     return [NATS, POSTGRES, "mirror files", *(f"{name} status" for name in services)]
@@ -59,7 +59,7 @@ class Layout:
 
     home: Home
     ports: Mapping[str, int]
-    machines: Sequence[Machine] = ()
+    machines: Sequence[FleetMachine] = ()
     holds: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -6,22 +6,17 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-
-import msgspec
-import yaml
 
 from libs.bus import Bus, BusSettings, connect, supervise
 from libs.bus.identities import node_identity
-from libs.bus.transport import Misconfigured
-from libs.runtime.yaml_values import scalars, two_readings
+from libs.simulated_machines import FleetMachine
 from libs.tasks import end
 
 from .agent import NodeAgent, Shared
+from .fleet_file import of_machine, read
 from .machine.discovery import engines
 from .questions import AgentLines
 from .settings import NodeAgentSettings
-from .simulation.settings import FleetMachine, SimulatedMachine
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +24,6 @@ _AT_ONCE = 32
 """Agents that start at the same time."""
 
 _RETRY_S = 5.0
-
-_MACHINE = msgspec.structs.fields(SimulatedMachine)
 
 
 class Fleet:
@@ -104,49 +97,3 @@ async def _first(*events: asyncio.Event) -> asyncio.Event:
     finally:
         for task in waiting:
             task.cancel()
-
-
-def read(file: Path) -> list[FleetMachine]:
-    """The machines of a fleet file; what else it declares is for ``llmgw apply``. Raises Misconfigured."""
-    found: list[FleetMachine] = []
-    try:
-        text = file.read_text()
-        for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
-            for one in scalars(node):
-                if not one.tag.endswith(":bool") and (differs := two_readings(one)) is not None:
-                    raise Misconfigured(f"the fleet file {file}:{one.start_mark.line + 1}: {differs}")
-        for document in yaml.safe_load_all(text):
-            found += msgspec.convert((document or {}).get("machines") or [], list[FleetMachine])
-    except OSError as error:
-        raise Misconfigured(f"the fleet file {file} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
-        raise Misconfigured(f"the fleet file {file}: {error}") from None
-    machines = [one for machine in found for one in _copies(machine)]
-    ids = [machine.id for machine in machines]
-    twice = sorted({one for one in ids if ids.count(one) > 1}) if len(set(ids)) < len(ids) else []
-    if twice:
-        raise Misconfigured(f"the fleet file {file}: the machine {twice[0]!r} stands twice: ids must differ")
-    if not machines:
-        raise Misconfigured(f"the fleet file {file} describes no machine")
-    return machines
-
-
-def _copies(machine: FleetMachine) -> list[FleetMachine]:
-    if machine.copies == 1:
-        return [machine]
-    numbers = range(1, machine.copies + 1)
-    return [msgspec.structs.replace(machine, id=f"{machine.id}-{number}", copies=1) for number in numbers]
-
-
-def of_machine(settings: NodeAgentSettings, machine: FleetMachine) -> NodeAgentSettings:
-    """The settings of one machine's agent."""
-    credentials = settings.credentials
-    return msgspec.structs.replace(
-        settings,
-        fleet=None,
-        machine_id=machine.id,
-        labels=settings.labels | machine.labels,
-        data_dir=settings.data_dir / machine.id,
-        credentials=credentials.with_name(f"{node_identity(machine.id)}.nk") if credentials is not None else None,
-        simulated=SimulatedMachine(**{field.name: getattr(machine, field.name) for field in _MACHINE}),
-    )

@@ -11,8 +11,7 @@ from msgspec import Meta
 
 from libs.engines import ENGINES, EngineName, ForeignEngineName
 from libs.runtime.settings import CommonSettings
-
-from .simulation.settings import SimulatedGpus, SimulatedMachine
+from libs.simulated_machines import SimulatedMachine
 
 
 def _meaning(text: str) -> Meta:
@@ -92,6 +91,3 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
         _meaning("File of invented machines: this process runs an agent for each of them, with files below data_dir. "
                  "Where the bus asks who is there, the credentials of each are beside this agent's own."),
     ] = None  # fmt: skip
-
-
-__all__ = ["NodeAgentSettings", "SimulatedGpus", "SimulatedMachine"]

@@ -16,6 +16,7 @@ from .adapters.disk.outbox import Outbox
 from .adapters.disk.shard_files import ShardFiles
 from .adapters.engine import process as processes
 from .core.shard.record import ENDED
+from .fleet_file import of_machine, read
 from .settings import NodeAgentSettings
 
 log = logging.getLogger(__name__)
@@ -30,10 +31,8 @@ async def stop_all(settings: NodeAgentSettings) -> list[str]:
     runs: it would take the ends for failures; StillRunning when a process survived SIGKILL.
     """
     if settings.fleet is not None:
-        from .fleet import of_machine, read
-
         ends = [await stop_all(of_machine(settings, machine)) for machine in read(settings.fleet)]
-        return [shard_id for one in ends for shard_id in one]
+        return [shard_id for stopped in ends for shard_id in stopped]
     if not settings.data_dir.is_dir():
         return []
     with DataFolder(settings.data_dir):

@@ -14,12 +14,12 @@ from libs.events.machine import Gpu, GpuWear
 from libs.events.questions import DoctorAnswer
 from services.nodeagent.adapters.gpu.dcgm_exporter import Exporter
 from services.nodeagent.adapters.gpu.imex import imex, unit_state
-from services.nodeagent.adapters.gpu.nvml import NVIDIA, Nvml, cards_on_the_bus
-from services.nodeagent.adapters.gpu.nvml_cards import PCI
+from services.nodeagent.adapters.gpu.nvml import Nvml
 from services.nodeagent.adapters.gpu.nvml_samples import Sampler
 from services.nodeagent.adapters.host import machine
 from services.nodeagent.adapters.host.fabric import Ports, distances
 from services.nodeagent.adapters.host.host_access import HostAccess, NotThere, TookTooLong
+from services.nodeagent.adapters.host.pci import NVIDIA, PCI, cards_on_the_bus
 from services.nodeagent.core.machine.cards import wear_problems
 from services.nodeagent.core.machine.diagnostics import Facts, findings
 from services.nodeagent.core.machine.xid import xid_of

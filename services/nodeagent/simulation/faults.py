@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from libs.simulated_machines import SimulatedFault
 from services.nodeagent.adapters.host.fabric import ROOT
 
 from .host_access import Description
 from .nvml import Card
-from .settings import SimulatedFault
 
 _THERMAL = 0x40
 _IN_PROGRESS, _COMPLETED = 2, 3

@@ -7,15 +7,15 @@ import time
 import msgspec
 
 from libs.events.machine import FabricPort
-from services.nodeagent.adapters.gpu.nvml import NVIDIA, Gpus
-from services.nodeagent.adapters.gpu.nvml_cards import PCI
+from libs.simulated_machines import SimulatedFabric, SimulatedFault, SimulatedGpus, SimulatedMachine
+from services.nodeagent.adapters.gpu.nvml import Gpus
 from services.nodeagent.adapters.host.fabric import ROOT
 from services.nodeagent.adapters.host.host_access import HostAccess
+from services.nodeagent.adapters.host.pci import NVIDIA, PCI
 
 from .faults import apply
 from .host_access import Described, Description, Said
 from .nvml import Card, Fabric, Instance, Library
-from .settings import SimulatedFabric, SimulatedFault, SimulatedGpus, SimulatedMachine
 
 _COMPLETED = 3
 _MANAGER = "sminfo: sm lid 1 sm guid 0x1, activity count 1 priority 0 state 3 SMINFO_MASTER\n"

@@ -14,9 +14,9 @@ from libs.events.machine import MachineRegistered, MachineSample
 from libs.events.questions import AskLogs, LogsAnswer
 from libs.events.shard import ShardFailed, ShardLoading, ShardReady, ShardStarting, ShardStopped
 from libs.runtime.secrets import seal
+from libs.simulated_machines import SimulatedGpus, SimulatedMachine
 from libs.testing.nats import NatsServer
 from libs.testing.waiting import eventually
-from services.nodeagent.settings import SimulatedGpus, SimulatedMachine
 from tests.unit.nodeagent.wanted import shard
 
 from .box import Box, alive, signal_process

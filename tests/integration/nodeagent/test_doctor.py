@@ -13,8 +13,8 @@ import msgspec
 from libs.bus import Bus
 from libs.events.machine import MachineRegistered
 from libs.events.questions import AskDoctor, DoctorAnswer
+from libs.simulated_machines import SimulatedGpus, SimulatedMachine
 from libs.testing.nats import NatsServer
-from services.nodeagent.simulation.settings import SimulatedGpus, SimulatedMachine
 
 from .box import Box
 

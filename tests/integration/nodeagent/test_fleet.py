@@ -22,12 +22,12 @@ from libs.events.node import Errand
 from libs.events.questions import AskDoctor, AskFabricMap, DoctorAnswer, FabricMap
 from libs.events.views import Desired, ErrandWanted
 from libs.fit import hosts_of
+from libs.simulated_machines import SimulatedFabric, SimulatedFault, SimulatedGpus, SimulatedMachine
 from libs.testing.nats import NatsServer
 from libs.testing.waiting import eventually
-from services.nodeagent import fleet
+from services.nodeagent import fleet_file
 from services.nodeagent.machine import hardware
 from services.nodeagent.settings import NodeAgentSettings
-from services.nodeagent.simulation.settings import SimulatedFabric, SimulatedFault, SimulatedGpus, SimulatedMachine
 from services.nodeagent.stop_all import stop_all
 from services.scheduler.core.state.fabrics import Fabrics
 from tests.unit.nodeagent.wanted import desired, shard
@@ -276,11 +276,11 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "fleets").glob("*.ya
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda path: path.stem)
 def test_an_agent_understands_every_example_as_the_command_line_does(file: Path, tmp_path: Path) -> None:
     described = {machine.id: machine for machine in fleets.load(file).machines}
-    machines = fleet.read(file)
+    machines = fleet_file.read(file)
     assert [machine.id for machine in machines] == list(described)
     said, meant = {}, {}
     for machine in machines:
-        settings = fleet.of_machine(NodeAgentSettings(data_dir=tmp_path), machine)
+        settings = fleet_file.of_machine(NodeAgentSettings(data_dir=tmp_path), machine)
         assert settings.simulated == msgspec.convert(hardware_of(described[machine.id]), SimulatedMachine)
         reported = hardware.Hardware(settings, "1").registered("", ())
         expected = fleets.registered(described[machine.id])
@@ -302,4 +302,4 @@ def test_what_two_versions_of_yaml_read_differently_is_told_with_its_line(tmp_pa
     file.write_text("machines:\n  - id: a\n    cores: 010\n    memory_mb: 1000\n")
 
     with pytest.raises(Misconfigured, match=r"fleet\.yaml:3: 010 is 8 to YAML 1\.1 and 10 to YAML 1\.2"):
-        fleet.read(file)
+        fleet_file.read(file)

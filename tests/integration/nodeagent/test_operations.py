@@ -16,8 +16,8 @@ from libs.events.machine import MachineErrandEnded, MachineRegistered, ShardSamp
 from libs.events.node import Errand
 from libs.events.shard import ShardAdopted, ShardFailed, ShardReady, ShardStopped
 from libs.events.views import ErrandWanted
+from libs.simulated_machines import SimulatedGpus, SimulatedMachine
 from libs.testing.waiting import eventually
-from services.nodeagent.simulation.settings import SimulatedGpus, SimulatedMachine
 from tests.unit.nodeagent.wanted import shard, weights
 
 from .box import Box, alive

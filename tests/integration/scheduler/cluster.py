@@ -25,14 +25,14 @@ from libs.events.replica import ReplicaPlaced
 from libs.events.shard import ShardEvent, ShardFailed, ShardLoading, ShardStarting, ShardStopped
 from libs.events.usage import GatewayRates, RequestRecord, UsageBatch
 from libs.events.views import Endpoint, Route
+from libs.simulated_machines import FleetMachine, SimulatedFabric, SimulatedFault, SimulatedGpus
 from libs.testing import eventually
 from libs.testing.nats import NatsServer
 from services.nodeagent.agent import NodeAgent, Shared
-from services.nodeagent.fleet import of_machine
+from services.nodeagent.fleet_file import of_machine
 from services.nodeagent.machine.discovery import engines
 from services.nodeagent.questions import AgentLines
 from services.nodeagent.settings import NodeAgentSettings
-from services.nodeagent.simulation.settings import FleetMachine, SimulatedFabric, SimulatedFault, SimulatedGpus
 from services.nodeagent.stop_all import stop_all
 from services.scheduler.core.state.evolve import evolve
 from services.scheduler.core.state.state import State

@@ -6,7 +6,7 @@ import pytest
 
 from cli import fleet
 from cli.failure import Failed
-from services.nodeagent import fleet as agents
+from services.nodeagent import fleet_file as agents
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", ".hidden", ""])

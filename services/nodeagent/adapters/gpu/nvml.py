@@ -10,20 +10,16 @@ import msgspec
 from libs.events.machine import Gpu
 from services.nodeagent.adapters.disk import durable
 from services.nodeagent.adapters.host.host_access import HostAccess, NotThere, TookTooLong
+from services.nodeagent.adapters.host.pci import cards_on_the_bus
 
 from . import smi
 from .nvml_cards import (
-    PCI,
     Handle,
     asked,
     card,
     text,
     with_peers,
 )
-
-NVIDIA = "0x10de"
-_DISPLAY = "0x03"
-"""The PCI class of what draws or computes; NVSwitches and sound devices on the card have others."""
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,16 +183,6 @@ class Nvml:
         except OSError:
             # A full disk must not hide the cards.
             return
-
-
-def cards_on_the_bus(host: HostAccess) -> list[str]:
-    """Bus ids of NVIDIA's cards as the kernel finds them, whatever the driver does."""
-    return [
-        bus_id
-        for bus_id in host.names(PCI)
-        if host.text(f"{PCI}/{bus_id}/vendor") == NVIDIA
-        and (host.text(f"{PCI}/{bus_id}/class") or "").startswith(_DISPLAY)
-    ]
 
 
 def _cuda(nvml: Any) -> str | None:

@@ -15,12 +15,11 @@ from libs.events.machine import (
     PcieLink,
 )
 from services.nodeagent.adapters.host.host_access import HostAccess
+from services.nodeagent.adapters.host.pci import PCI
 from services.nodeagent.core.machine.cards import MIG_EMPTY, ZEROS, nvlink_domain
 from services.nodeagent.core.machine.hardware import gpu_class, main_memory
 from services.nodeagent.core.machine.mig import carved
 from services.nodeagent.core.machine.pcie import generation_of, kernel_bus_id
-
-PCI = "/sys/bus/pci/devices"
 
 
 class Handle(msgspec.Struct, frozen=True):

@@ -11,11 +11,11 @@ import msgspec
 
 from libs.events.machine import FabricPort, PortSample
 from libs.events.questions import FabricMap
-from services.nodeagent.adapters.gpu.nvml_cards import PCI
 from services.nodeagent.core.machine import fabric, topology
 from services.nodeagent.core.machine.pcie import DISTANCES, distance
 
 from .host_access import HostAccess, NotThere, TookTooLong
+from .pci import PCI
 
 ROOT = "/sys/class/infiniband"
 
