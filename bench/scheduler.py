@@ -12,37 +12,21 @@ import resource
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from libs.events import Event, decode, encode
 from libs.events.commands import DefineModel
-from libs.events.headers import AttentionLayers, ModelHeaders, WeightBytes
 from libs.events.machine import EngineFound, Gpu, MachineRegistered
 from libs.events.model import ModelSpec, Profile, Scaling
 from libs.events.shard import ShardAdopted, ShardFailed, ShardLoading, ShardReady, ShardStarting
+from libs.fit.headers import open_source, read
 from services.scheduler.core.commands.decide import decide
 from services.scheduler.core.inputs.heartbeats import Heartbeat
 from services.scheduler.core.reconciler.reconcile import Reconciler
 from services.scheduler.core.state.evolve import evolve
 from services.scheduler.core.state.state import State
 
-HEADERS = ModelHeaders(
-    name="llama-3-8b",
-    format="safetensors",
-    architecture="LlamaForCausalLM",
-    precision="bf16",
-    bits=16,
-    layers=32,
-    hidden=4096,
-    feed_forward=14336,
-    heads=32,
-    kv_heads=8,
-    head_dim=128,
-    attention=(AttentionLayers(count=32, kv_heads=8, key_dim=128, value_dim=128),),
-    vocabulary=128_256,
-    context=8192,
-    parameters=8_030_261_248,
-    weights=WeightBytes(total=16_060_522_496),
-)
+HEADERS = read(*open_source(str(Path(__file__).parents[1] / "tests" / "data" / "models" / "llama-3-8b")))[0].facts
 """So that every placing weighs what it would hold."""
 GPUS = 8
 MODELS_PER_NODE = 0.5

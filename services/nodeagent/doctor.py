@@ -58,24 +58,24 @@ def load(file: Path | None) -> NodeAgentSettings:
     return NodeAgentSettings(data_dir=Path("/var/lib/llmgw/nodeagent"), machine_id=socket.gethostname())
 
 
-def code(found: tuple[Finding, ...]) -> int:
-    return int(any(one.severity == "broken" for one in found))
+def code(findings: tuple[Finding, ...]) -> int:
+    return int(any(finding.severity == "broken" for finding in findings))
 
 
-def as_json(machine_id: str, facts: Facts, found: tuple[Finding, ...]) -> str:
+def as_json(machine_id: str, facts: Facts, findings: tuple[Finding, ...]) -> str:
     """Findings, and every fact they were concluded from: what can be sent to somebody who cannot log in here."""
-    whole = {"machine": machine_id, "findings": found, "facts": facts}
+    whole = {"machine": machine_id, "findings": findings, "facts": facts}
     return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
 
 
-def as_text(machine_id: str, found: tuple[Finding, ...]) -> str:
-    counts = Counter(one.severity for one in found)
+def as_text(machine_id: str, findings: tuple[Finding, ...]) -> str:
+    counts = Counter(finding.severity for finding in findings)
     lines = [f"{machine_id}: {counts['broken']} broken, {counts['costly']} costly, {counts['note']} notes, "
              f"{counts['fine']} fine"]  # fmt: skip
-    for one in found:
-        lines.append(f"{_HEADS[one.severity]}  {one.subject}: {one.found}")
-        if one.costs:
-            lines.append(f"        costs: {one.costs}")
-        if one.fix:
-            lines.append(f"        fix:   {one.fix}")
+    for finding in findings:
+        lines.append(f"{_HEADS[finding.severity]}  {finding.subject}: {finding.found}")
+        if finding.costs:
+            lines.append(f"        costs: {finding.costs}")
+        if finding.fix:
+            lines.append(f"        fix:   {finding.fix}")
     return "\n".join(lines) + "\n"

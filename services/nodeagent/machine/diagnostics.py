@@ -42,7 +42,7 @@ def gather(
     agent that watches them has judged them.
     """
     nvml = Nvml(host, None)
-    found = nvml.look()
+    cards = nvml.look()
     samples = Sampler(nvml, Exporter(None)).samples(ours, {})
     simulated = settings.simulated
     reader = Ports(host, settings.fabrics)
@@ -59,16 +59,16 @@ def gather(
                 next((sample.wear for sample in samples if sample.uuid == gpu.uuid), None),
                 (known or {}).get(gpu.uuid),
             )
-            for gpu in found.gpus
+            for gpu in cards.gpus
         ),
-        gpus_state=found.state,
-        gpus_reason=found.reason,
-        gpus_problems=found.problems,
-        driver=found.driver,
+        gpus_state=cards.state,
+        gpus_reason=cards.reason,
+        gpus_problems=cards.problems,
+        driver=cards.driver,
         samples=samples,
         switches=_switches(host),
         units={unit: unit_state(host, unit) for unit in _UNITS} if cards_on_the_bus(host) else {},
-        imex=imex(host) if any(gpu.nvlink for gpu in found.gpus) else None,
+        imex=imex(host) if any(gpu.nvlink for gpu in cards.gpus) else None,
         ports=reader.look()[0],
         port_samples=reader.samples(),
         modules=tuple(name for name in _MODULES if host.target(f"/sys/module/{name}") is not None),
@@ -108,7 +108,7 @@ def _memlock() -> int | None:
 def _xids(host: HostAccess) -> dict[int, int]:
     """Errors in the kernel's log, by number; none when it cannot be read."""
     try:
-        said = host.run("dmesg", timeout_s=10).out
+        log = host.run("dmesg", timeout_s=10).out
     except (NotThere, TookTooLong):
         return {}
-    return dict(Counter(xid.number for line in said.splitlines() if (xid := xid_of(line)) is not None))
+    return dict(Counter(xid.number for line in log.splitlines() if (xid := xid_of(line)) is not None))

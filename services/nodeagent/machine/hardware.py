@@ -118,17 +118,17 @@ class Hardware:
 
     async def start(self) -> None:
         """Begin to look, and wait for the first answers unless they take too long."""
-        for one in self._all():
-            one.start()
+        for clock in self._all():
+            clock.start()
         if self._simulated:
             self._memory_rate.first(0)
             return
         waited_for: tuple[Polling[Any], ...] = (self._gpus, self._filesystems, self._ports)
-        await asyncio.gather(*(asyncio.to_thread(one.first, _FIRST_LOOK_S) for one in waited_for))
+        await asyncio.gather(*(asyncio.to_thread(clock.first, _FIRST_LOOK_S) for clock in waited_for))
 
     def stop(self) -> None:
-        for one in self._all():
-            one.stop()
+        for clock in self._all():
+            clock.stop()
 
     def change(self, settings: NodeAgentSettings) -> None:
         """Go by other settings from now on."""
@@ -153,10 +153,10 @@ class Hardware:
         looked = self._gpus.latest()
         if looked is None:
             return self._nvml.last_known("the NVIDIA driver does not answer")
-        found = looked[0]
+        cards = looked[0]
         if self._invented is not None:
-            found = self._invented.named(found)
-        return msgspec.structs.replace(found, gpus=tuple(self._judged(gpu) for gpu in found.gpus))
+            cards = self._invented.named(cards)
+        return msgspec.structs.replace(cards, gpus=tuple(self._judged(gpu) for gpu in cards.gpus))
 
     def _judged(self, gpu: Gpu) -> Gpu:
         samples = self._gpu_samples.latest(_STALE_S) or ()
@@ -167,13 +167,13 @@ class Hardware:
     @property
     def ports(self) -> tuple[FabricPort, ...]:
         """The network adapters' ports, as far as they could be looked at."""
-        found = self._ports.latest()
-        return found[0] if found is not None else ()
+        latest = self._ports.latest()
+        return latest[0] if latest is not None else ()
 
     def port_samples(self) -> tuple[PortSample, ...]:
         """Their counters, as far as they were read within the last minute."""
-        found = self._ports.latest(_STALE_S)
-        return found[2] if found is not None else ()
+        latest = self._ports.latest(_STALE_S)
+        return latest[2] if latest is not None else ()
 
     def heat(self) -> SensorReadings:
         """The machine's own sensors, as far as they were read within the last minute."""
@@ -186,11 +186,12 @@ class Hardware:
             return self._best_rate
         if not self._settings.measure_memory:
             return None
-        found, best = measure(self.host, self.cpu_count), self._best_rate
-        if found is not None:
+        measured, best = measure(self.host, self.cpu_count), self._best_rate
+        if measured is not None:
             # What else ran at the time only makes it less.
             self._best_rate = MemoryRate(
-                max(found.all_cores, best.all_cores if best else 0), max(found.one_core, best.one_core if best else 0)
+                max(measured.all_cores, best.all_cores if best else 0),
+                max(measured.one_core, best.one_core if best else 0),
             )
         return self._best_rate
 
@@ -204,13 +205,13 @@ class Hardware:
 
     def disk_free_mb(self) -> dict[str, int]:
         """Free space by filesystem, as far as it was read within the last minute."""
-        found = self._disks.latest(_STALE_S)
-        return found[0] if found is not None else {}
+        latest = self._disks.latest(_STALE_S)
+        return latest[0] if latest is not None else {}
 
     def weights_free_mb(self) -> int | None:
         """Free space where weights are kept, likewise."""
-        found = self._disks.latest(_STALE_S)
-        return found[1] if found is not None else None
+        latest = self._disks.latest(_STALE_S)
+        return latest[1] if latest is not None else None
 
     def gpu_samples(self, ours: frozenset[int]) -> tuple[GpuSample, ...]:
         """How the GPUs are doing, as far as they said within the last minute; ``ours``: our engines' processes."""
@@ -231,24 +232,24 @@ class Hardware:
         return self._sampler.holders
 
     def _look_at_gpus(self) -> tuple[Gpus, Imex | None]:
-        found = self._nvml.look()
+        cards = self._nvml.look()
         gpus = tuple(
             msgspec.structs.replace(gpu, nic_distances=ports.distances(self.host, gpu.pci_bus_id, gpu.numa_node))
-            for gpu in found.gpus
+            for gpu in cards.gpus
         )
         joins = any(gpu.nvlink is not None for gpu in gpus)
-        return msgspec.structs.replace(found, gpus=gpus), imex(self.host) if joins else None
+        return msgspec.structs.replace(cards, gpus=gpus), imex(self.host) if joins else None
 
     def gpu_used_mb(self) -> dict[str, int]:
         """GPU UUID to the memory used on it, by whomever, as far as it was measured within the last minute."""
         samples = self._gpu_samples.latest(_STALE_S) or ()
-        return {one.uuid: one.memory_used_mb for one in samples if one.memory_used_mb is not None}
+        return {sample.uuid: sample.memory_used_mb for sample in samples if sample.memory_used_mb is not None}
 
     def _look_at_ports(self) -> tuple[tuple[FabricPort, ...], str, tuple[PortSample, ...]]:
-        found, why = self._port_reader.look()
+        ports_found, why = self._port_reader.look()
         if self._invented is not None:
-            found = self._invented.measured(found)
-        return found, why, self._port_reader.samples()
+            ports_found = self._invented.measured(ports_found)
+        return ports_found, why, self._port_reader.samples()
 
     @property
     def silent(self) -> bool:
@@ -274,7 +275,7 @@ class Hardware:
     def _look_at_disks(self) -> tuple[dict[str, int], int | None]:
         self._filesystems.first(_FIRST_LOOK_S)
         return (
-            machine.free_mb(tuple(one.path for one in self.filesystems)),
+            machine.free_mb(tuple(filesystem.path for filesystem in self.filesystems)),
             machine.free_for_weights_mb(self._settings.data_dir),
         )
 
@@ -336,13 +337,14 @@ class Hardware:
             engines=engines,
             filesystems=self.filesystems,
             simulated=self.simulated,
-            nvlink_stated=self._simulated is not None and all(one.nvlink is not None for one in self._simulated.gpus),
+            nvlink_stated=self._simulated is not None
+            and all(group.nvlink is not None for group in self._simulated.gpus),
             problems=self._problems(gpus),
         )
 
     def _ports_reason(self) -> str:
-        found = self._ports.latest()
-        return found[1] if found is not None else "the network adapters did not answer"
+        latest = self._ports.latest()
+        return latest[1] if latest is not None else "the network adapters did not answer"
 
     def _problems(self, gpus: Gpus) -> tuple[str, ...]:
         cpu = () if self._simulated else hardware.cpu_problems(platform.machine(), self._cpu_flags)

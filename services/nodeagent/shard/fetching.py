@@ -123,8 +123,8 @@ class Fetching:
             pause_s = _PAUSE_S
             while files is None:
                 try:
-                    found = await self._in_thread(self._repository(weights).listing, self._store.put)
-                    files = tuple(found)
+                    files_found = await self._in_thread(self._repository(weights).listing, self._store.put)
+                    files = tuple(files_found)
                     await self._in_thread(self._store.keep_listing, name, version, files)
                 except MirrorFailed as error:
                     if error.lasting:
@@ -193,8 +193,8 @@ class Fetching:
             name, version, running=_named(running), wanted=_named(wanted), fetching=self._under_way
         )
         if refusal is None and not self.holds(name, version):
-            there = ", ".join(one.weights for one in self.complete) or "none"
-            return f"there are no weights {name}@{version} on this machine; there are: {there}"
+            versions = ", ".join(version_here.weights for version_here in self.complete) or "none"
+            return f"there are no weights {name}@{version} on this machine; there are: {versions}"
         return refusal
 
     async def remove(self, name: str, version: str, running: Used, wanted: Used) -> int:
@@ -207,7 +207,7 @@ class Fetching:
         why = self.stays(name, version, running, wanted)
         if why is not None:
             raise Rejected(why)
-        used = [weights for one in (*running.values(), *wanted.values()) for weights in one]
+        used = [weights for lists in (*running.values(), *wanted.values()) for weights in lists]
         used += [weights for weights, _ in self._under_way.values()]
         keep = frozenset(file.sha256 for weights in used for file in weights.files)
         # From here on whoever wants weights waits: what is there when it looks is there when it has linked it.
@@ -223,7 +223,7 @@ class Fetching:
     def progress(self) -> dict[str, str]:
         """Versions being fetched: ``name@version`` to ``done/total bytes``."""
         standings = {name: self._standing(weights) for name, (weights, _) in self._under_way.items()}
-        return {name: f"{one.done_bytes}/{one.total_bytes} bytes" for name, one in standings.items()}
+        return {name: f"{standing.done_bytes}/{standing.total_bytes} bytes" for name, standing in standings.items()}
 
     def standing(self, weights: WeightsWanted) -> Standing | None:
         """How far a version is; None when nobody is waiting for it."""
@@ -301,8 +301,8 @@ class Fetching:
         """Raises Rejected, with what takes the room."""
         full = self._store.room_for(more_bytes) if more_bytes else None
         if full is not None:
-            largest = sorted(self.complete, key=lambda one: one.size_bytes, reverse=True)[:_NAMED]
-            there = ", ".join(f"{one.weights} ({one.size_bytes // 2**20} MB)" for one in largest)
+            largest = sorted(self.complete, key=lambda version: version.size_bytes, reverse=True)[:_NAMED]
+            there = ", ".join(f"{version.weights} ({version.size_bytes // 2**20} MB)" for version in largest)
             raise Rejected(f"{full}; here are {there}: what nobody uses can be removed" if there else full)
 
     async def _from_any(
@@ -348,7 +348,10 @@ class Fetching:
 
 
 def _named(used: Used) -> dict[str, list[str]]:
-    return {shard_id: [f"{one.name}@{one.version}" for one in weights] for shard_id, weights in used.items()}
+    return {
+        shard_id: [f"{weights_used.name}@{weights_used.version}" for weights_used in weights]
+        for shard_id, weights in used.items()
+    }
 
 
 def _looked_at(task: asyncio.Task[int]) -> None:

@@ -51,7 +51,7 @@ async def until_held(
         held: dict[str, int] = {}
         without = []
         if wanted.devices and (holders := node.holders()):
-            ours = {one.pid for one in await asyncio.to_thread(processes.members, process, mark)}
+            ours = {member.pid for member in await asyncio.to_thread(processes.members, process, mark)}
             for uuid in wanted.devices:
                 if uuid in holders and not ours & holders[uuid].keys():
                     # In a container the driver may name processes by numbers that mean nothing here: then what is

@@ -155,8 +155,8 @@ class ShardRunner(ShardState):
         node, wanted = self._node, self.wanted
         engine = node.engines.get(wanted.engine)
         if engine is None:
-            there = ", ".join(sorted(node.engines)) or "none"
-            raise Failure("refused", f"the engine {wanted.engine} is not on this machine (there are: {there})")
+            names = ", ".join(sorted(node.engines)) or "none"
+            raise Failure("refused", f"the engine {wanted.engine} is not on this machine (there are: {names})")
         source, wanted = await listed(node, wanted)
         # What no room would help comes first.
         refusal = engine.refusal(wanted, node.gpus()) or self._lacking(wanted)
@@ -172,11 +172,11 @@ class ShardRunner(ShardState):
             fetched_bytes = fetched.fetched_bytes
             entry = engine.entry([file.path for file in wanted.weights.files])
             weights = str(fetched.folder / entry) if entry is not None else None
-        found, more_bytes = await loras(node, wanted)
+        tunings, more_bytes = await loras(node, wanted)
         self._write(fetched_bytes=fetched_bytes + more_bytes)
         async with node.devices(wanted.devices):
             for attempt in (1, 2):
-                self._spawn(engine, key, weights, found)
+                self._spawn(engine, key, weights, tunings)
                 try:
                     await self._until_ready()
                     return

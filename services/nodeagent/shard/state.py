@@ -55,7 +55,7 @@ class ShardState:
         usage, standing = self.usage, None
         if self.record.phase == "fetching":
             under_way = (self._node.fetching.standing(weights) for weights in used_by(self.wanted))
-            standing = next((one for one in under_way if one is not None), None)
+            standing = next((progress for progress in under_way if progress is not None), None)
         readings = (self._watcher.readings if self._watcher else None) or Readings()
         return ShardSample(
             shard_id=self.wanted.shard_id,

@@ -36,21 +36,21 @@ async def listed(node: Node, wanted: ShardWanted) -> tuple[Path | None, ShardWan
     if weights is None or not weights.source:
         return None, wanted
     wrong = source_problem(weights.source)
-    kept, said = kept_as(weights.source), f"{weights.name}@{weights.version}"
-    if wrong is None and not on_machines(weights.source) and kept != said:
-        wrong = f"{weights.source} is kept as {kept} and not as {said}"
+    kept, named = kept_as(weights.source), f"{weights.name}@{weights.version}"
+    if wrong is None and not on_machines(weights.source) and kept != named:
+        wrong = f"{weights.source} is kept as {kept} and not as {named}"
     if wrong is not None:
         raise Failure("refused", wrong)
     try:
         # A server of files that is away holds on to whoever asks it.
         async with asyncio.timeout(wanted.startup_timeout_s):
-            folder, found = await _listed(node, weights, wanted.allow_pickle)
+            folder, with_files = await _listed(node, weights, wanted.allow_pickle)
     except Rejected as error:
         raise Failure("checking", str(error)) from None
     except TimeoutError:
         reason = f"nothing said which files {weights.source} has for {wanted.startup_timeout_s} s: is its server up?"
         raise Failure("checking", reason) from None
-    return folder, msgspec.structs.replace(wanted, weights=found)
+    return folder, msgspec.structs.replace(wanted, weights=with_files)
 
 
 async def _listed(node: Node, weights: WeightsWanted, pickles_allowed: bool) -> tuple[Path | None, WeightsWanted]:
@@ -62,18 +62,18 @@ async def _listed(node: Node, weights: WeightsWanted, pickles_allowed: bool) -> 
 
 async def loras(node: Node, wanted: ShardWanted) -> tuple[tuple[Lora, ...], int]:
     """The fine-tunings of a shard on this machine, and the bytes that had to come for them. Raises Failure."""
-    found, fetched_bytes = [], 0
-    for one in wanted.loras:
-        fetched = await brought(node, wanted, one.weights)
+    tunings, fetched_bytes = [], 0
+    for lora in wanted.loras:
+        fetched = await brought(node, wanted, lora.weights)
         fetched_bytes += fetched.fetched_bytes
         try:
             config = msgspec.json.decode((fetched.folder / "adapter_config.json").read_bytes(), type=_Config)
         except (OSError, msgspec.DecodeError) as error:
             raise Failure(
-                "checking", f"the adapter {one.name} has no adapter_config.json that says its rank: {error}"
+                "checking", f"the adapter {lora.name} has no adapter_config.json that says its rank: {error}"
             ) from None
-        found.append(Lora(name=one.name, folder=str(fetched.folder), rank=config.r))
-    return tuple(found), fetched_bytes
+        tunings.append(Lora(name=lora.name, folder=str(fetched.folder), rank=config.r))
+    return tuple(tunings), fetched_bytes
 
 
 async def brought(node: Node, wanted: ShardWanted, weights: WeightsWanted) -> Fetched:

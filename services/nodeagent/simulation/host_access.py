@@ -53,15 +53,15 @@ class Described:
         return self.description.arch
 
     def text(self, path: str) -> str | None:
-        found = self.description.files.get(self._followed(path))
-        return found.strip() if found is not None else None
+        content = self.description.files.get(self._followed(path))
+        return content.strip() if content is not None else None
 
     def names(self, path: str) -> list[str]:
         inside = {
-            one[len(root) + 1 :].partition("/")[0]
+            entry[len(root) + 1 :].partition("/")[0]
             for root in {path.rstrip("/"), self._followed(path).rstrip("/")}
-            for one in (*self.description.files, *self.description.links)
-            if one.startswith(f"{root}/")
+            for entry in (*self.description.files, *self.description.links)
+            if entry.startswith(f"{root}/")
         }
         return sorted(inside)
 
@@ -72,12 +72,12 @@ class Described:
 
     def run(self, *command: str, timeout_s: float = 10.0) -> Ran:
         line = " ".join(command)
-        said = self.description.commands.get(line)
-        if said is not None:
-            if said.hangs:
+        answer = self.description.commands.get(line)
+        if answer is not None:
+            if answer.hangs:
                 raise TookTooLong(f"{line} did not end within {timeout_s:g} s")
-            return Ran(said.code, said.out, said.err)
-        if any(one.split(" ")[0] == command[0] for one in self.description.commands):
+            return Ran(answer.code, answer.out, answer.err)
+        if any(known.split(" ")[0] == command[0] for known in self.description.commands):
             return Ran(1, "", f"{command[0]}: it does not know {line}")
         raise NotThere(f"{command[0]} is not installed")
 

@@ -69,7 +69,7 @@ class Invented:
 
     def measured(self, ports: tuple[FabricPort, ...]) -> tuple[FabricPort, ...]:
         """The ports on the networks the settings put them."""
-        found = []
+        measured_ports = []
         for port in ports:
             fabric = self._networks[port.nic]
             if port.network is not None:
@@ -78,8 +78,8 @@ class Invented:
                 # Every invented fabric is scanned alike; what is under one manager would count as one.
                 manager = fabric.network.removeprefix("sm:")
                 port = msgspec.structs.replace(port, master_manager=manager, managers=(manager,))
-            found.append(msgspec.structs.replace(port, fabric=fabric.name))
-        return tuple(found)
+            measured_ports.append(msgspec.structs.replace(port, fabric=fabric.name))
+        return tuple(measured_ports)
 
     def _library(self) -> Library:
         cards: list[Card] = []
@@ -114,8 +114,8 @@ class Invented:
             fabric=Fabric(state=_COMPLETED, cluster_uuid=cluster, clique=int(clique or 0)) if cluster else None,
             mig=True if instances else None,
             instances=tuple(
-                Instance(device=n, uuid=one, profile=profile, memory_mb=group.memory_mb, processes=held)
-                for n, one in enumerate(instances)
+                Instance(device=n, uuid=instance_uuid, profile=profile, memory_mb=group.memory_mb, processes=held)
+                for n, instance_uuid in enumerate(instances)
             ),
             pcie=(None, None, group.lanes, group.card_lanes),
             utilisation=(0, 0),

@@ -13,6 +13,7 @@ import pytest
 from libs.events.shard import ShardFailed, ShardLoading, ShardReady, ShardStopped
 from libs.events.views import WeightsWanted
 from libs.testing.engine import SimEngine
+from libs.testing.files import FileServer, serving
 from libs.testing.waiting import eventually
 from services.nodeagent.adapters.engine.process import (
     Engines,
@@ -24,7 +25,6 @@ from services.nodeagent.adapters.engine.process import (
     same,
 )
 from tests.integration.nodeagent.box import Box
-from tests.integration.nodeagent.files import FileServer, serving
 from tests.unit.nodeagent.wanted import shard
 
 SLEEPER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"

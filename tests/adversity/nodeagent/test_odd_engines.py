@@ -13,9 +13,9 @@ from libs.events.machine import MachineRegistered
 from libs.events.shard import ShardEvent, ShardFailed, ShardLoading, ShardReady, ShardStopped
 from libs.events.views import ShardWanted, WeightsWanted
 from libs.simulated_machines import SimulatedGpus, SimulatedMachine
+from libs.testing.files import FileServer, serving
 from libs.testing.waiting import eventually
 from tests.integration.nodeagent.box import Box
-from tests.integration.nodeagent.files import FileServer, serving
 from tests.unit.nodeagent.machines import FOLDER
 from tests.unit.nodeagent.wanted import shard
 

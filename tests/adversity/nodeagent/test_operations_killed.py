@@ -12,9 +12,9 @@ from libs.events.machine import MachineErrandEnded, MachineRegistered
 from libs.events.node import Errand
 from libs.events.shard import ShardFailed, ShardReady, ShardStopped
 from libs.events.views import ErrandWanted
+from libs.testing.files import FileServer, serving
 from libs.testing.waiting import eventually
 from tests.integration.nodeagent.box import Box, alive
-from tests.integration.nodeagent.files import FileServer, serving
 from tests.unit.nodeagent.wanted import shard, weights
 
 QUICK = """

@@ -20,12 +20,12 @@ import msgspec
 import pytest
 
 from libs.events.views import WeightsWanted
+from libs.testing.files import FileServer, serving
 from libs.testing.waiting import eventually
 from services.nodeagent.adapters.host import machine
 from services.nodeagent.adapters.weights import download, store
 from services.nodeagent.adapters.weights.store import Rejected
 from services.nodeagent.shard.fetching import Fetching
-from tests.integration.nodeagent.files import FileServer, serving
 from tests.unit.nodeagent.wanted import weights
 
 CHILD = """

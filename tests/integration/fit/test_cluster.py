@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +17,7 @@ from libs.bus import Bus
 from libs.events.library import WeightFile
 from libs.events.questions import LibraryAnswer, ListLibrary, ListNodes, NodesAnswer
 from libs.events.views import LibraryEntry, NodeView
+from libs.testing.files import serving
 from libs.testing.nats import NatsServer
 from tests.data.models.gguf_headers import qwen2_5_0_5b
 from tests.unit.fit.models import FLEETS, MODELS
@@ -31,26 +29,9 @@ SHA256 = "ab" * 32
 def weights() -> Iterator[str]:
     """A mirror's address for one file; it answers ranges from the beginning."""
     body = qwen2_5_0_5b() + bytes(1 << 20)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path == f"/v1/files/{SHA256}"
-            last = int(self.headers["Range"].removeprefix("bytes=0-"))
-            piece = body[: last + 1]
-            self.send_response(206)
-            self.send_header("Content-Length", str(len(piece)))
-            self.end_headers()
-            self.wfile.write(piece)
-
-        def log_message(self, *_: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving() as files:
+        files.contents[f"/v1/files/{SHA256}"] = body
+        yield files.url
 
 
 @pytest.fixture

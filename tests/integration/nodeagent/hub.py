@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from .files import FileServer, serving
+from libs.testing.files import FileServer, QuietHandler, listening, serving
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = "acme/tiny"
@@ -59,46 +57,24 @@ def hub_serving() -> Iterator[HubServer]:
     with serving() as storage:
         hub = HubServer(storage)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: object) -> None:
-                return
-
+        class Handler(QuietHandler):
             def do_GET(self) -> None:
                 given = self.headers.get("Authorization")
                 hub.requests.append((self.path, given))
-                self.close_connection = True
                 path = self.path.removeprefix(f"/{REPOSITORY}/resolve/{COMMIT}/")
                 if hub.failing:
                     hub.failing -= 1
-                    self._answer(503, b"")
+                    self.answer(503)
                 elif hub.token is not None and given != f"Bearer {hub.token}":
-                    self._answer(401, b"")
+                    self.answer(401)
                 elif self.path == f"/api/models/{REPOSITORY}/revision/{COMMIT}?blobs=true":
-                    self._answer(200, json.dumps(hub.listing()).encode())
+                    self.answer(200, json.dumps(hub.listing()).encode())
                 elif path in hub.small:
-                    self._answer(200, hub.small[path])
+                    self.answer(200, hub.small[path])
                 elif path in hub.large:
-                    self._answer(302, b"", Location=f"{hub.storage.url}/v1/files/{hub.large[path]}")
+                    self.answer(302, Location=f"{hub.storage.url}/v1/files/{hub.large[path]}")
                 else:
-                    self._answer(404, b"")
+                    self.answer(404)
 
-            def _answer(self, status: int, body: bytes, **headers: str) -> None:
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-        try:
+        with listening(Handler) as hub.url:
             yield hub
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join(5)

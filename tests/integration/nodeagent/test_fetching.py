@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from libs.events.views import WeightsWanted
+from libs.testing.files import FileServer, file_of, serving
 from libs.testing.waiting import eventually
 from services.nodeagent.adapters.weights.store import Rejected
 from services.nodeagent.shard import fetching as fetching_module
 from services.nodeagent.shard.fetching import Fetching
-
-from .files import FileServer, file_of, serving
 
 CONTENT = os.urandom(3_000_000)
 

@@ -21,6 +21,7 @@ from libs.events.questions import AskHeaders, HeadersAnswer
 from libs.events.shard import ShardFailed, ShardReady, ShardStopped
 from libs.events.sources import kept_as
 from libs.events.views import ErrandWanted, WeightsWanted
+from libs.testing.files import file_of
 from libs.testing.waiting import eventually
 from services.nodeagent.adapters.weights.hub import Hub
 from services.nodeagent.adapters.weights.store import Rejected
@@ -31,7 +32,6 @@ from tests.unit.fit.models import MODELS
 from tests.unit.nodeagent.wanted import shard
 
 from .box import Box
-from .files import file_of
 from .hub import COMMIT, REPOSITORY, HubServer, hub_serving
 
 TENSORS = b"\x02\0\0\0\0\0\0\0{}" + os.urandom(2_000_000)

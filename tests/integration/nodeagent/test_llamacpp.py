@@ -17,11 +17,11 @@ from libs.events.node import Errand
 from libs.events.shard import ShardFailed, ShardReady, ShardStopped
 from libs.events.views import ErrandWanted, WeightsWanted
 from libs.runtime.secrets import seal
+from libs.testing.files import file_of
 from libs.testing.waiting import eventually
 from tests.unit.nodeagent.wanted import shard
 
 from .box import Box, alive
-from .files import file_of
 
 
 @pytest.fixture(scope="session")

@@ -14,10 +14,10 @@ from libs.events.machine import MachineErrandEnded
 from libs.events.node import Errand
 from libs.events.shard import ShardFailed, ShardReady
 from libs.events.views import ErrandWanted, LoraWanted
+from libs.testing.files import FileServer, serving
 from tests.unit.nodeagent.wanted import shard, weights
 
 from .box import Box
-from .files import FileServer, serving
 
 NOT_LISTED = """
 from services.nodeagent.engines.sim.engine import Sim

@@ -17,11 +17,11 @@ from libs.events.node import Errand
 from libs.events.shard import ShardAdopted, ShardFailed, ShardReady, ShardStopped
 from libs.events.views import ErrandWanted
 from libs.simulated_machines import SimulatedGpus, SimulatedMachine
+from libs.testing.files import FileServer, serving
 from libs.testing.waiting import eventually
 from tests.unit.nodeagent.wanted import shard, weights
 
 from .box import Box, alive
-from .files import FileServer, serving
 
 QUICK = """
 from services.nodeagent import telemetry

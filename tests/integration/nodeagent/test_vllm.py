@@ -15,11 +15,11 @@ from libs.events.machine import MachineRegistered, ShardSample
 from libs.events.shard import ShardReady, ShardStopped
 from libs.events.views import LoraWanted, WeightsWanted
 from libs.runtime.secrets import seal
+from libs.testing.files import serving
 from libs.testing.waiting import eventually
 from tests.unit.nodeagent.wanted import shard
 
 from .box import Box
-from .files import serving
 from .vllm_environment import VERSION, engines_folder, make_lora, make_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]

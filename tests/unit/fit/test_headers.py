@@ -3,71 +3,24 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from libs.fit import Unreadable
 from libs.fit.headers import open_source, read
+from libs.testing.files import FileServer, serving
 from tests.data.models.gguf_headers import gemma_3_270m, header
 from tests.unit.fit.models import MODELS
 from tests.unit.fit.test_config import SMALL
 from tests.unit.fit.test_gguf import METADATA, TENSORS
 
 
-class Server:
-    """Serves files by path and counts the bytes of every answer."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.sent: list[tuple[str, int]] = []
-        self.moved: dict[str, str] = {}
-        self.tokens: dict[str, str | None] = {}
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = server.files.get(self.path)
-                server.tokens[self.path] = self.headers.get("Authorization")
-                if self.path in server.moved:
-                    self.send_response(302)
-                    self.send_header("Location", server.moved[self.path])
-                    self.send_header("Content-Length", "0")
-                    self.end_headers()
-                    return
-                if body is None:
-                    self.send_error(404)
-                    return
-                asked = self.headers.get("Range", "bytes=0-").removeprefix("bytes=0-")
-                piece = body[: int(asked) + 1] if asked else body
-                server.sent.append((self.path, len(piece)))
-                self.send_response(206)
-                self.send_header("Content-Length", str(len(piece)))
-                self.end_headers()
-                self.wfile.write(piece)
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
-
-
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.stop()
+def server() -> Iterator[FileServer]:
+    with serving() as files:
+        yield files
 
 
 def safetensors(size: int) -> bytes:
@@ -112,8 +65,8 @@ def test_every_gguf_of_a_folder_is_a_model_and_parts_are_one(tmp_path: Path) -> 
     assert models[0].facts.weights.total == models[1].facts.weights.total == 10 * 144 + 256 * 210
 
 
-def test_a_gguf_behind_a_url_costs_its_header(server: Server) -> None:
-    server.files["/x/gemma.gguf"] = gemma_3_270m() + bytes(40 << 20)
+def test_a_gguf_behind_a_url_costs_its_header(server: FileServer) -> None:
+    server.contents["/x/gemma.gguf"] = gemma_3_270m() + bytes(40 << 20)
 
     (model,) = read(*open_source(f"{server.url}/x/gemma.gguf"))
 
@@ -122,22 +75,22 @@ def test_a_gguf_behind_a_url_costs_its_header(server: Server) -> None:
     assert [size for _, size in server.sent] == [1 << 20, 4 << 20, 16 << 20]
 
 
-def test_a_folder_behind_a_url(server: Server) -> None:
+def test_a_folder_behind_a_url(server: FileServer) -> None:
     for name in ("config.json", "model.safetensors.index.json"):
-        server.files[f"/m/{name}"] = (MODELS / "llama-3-8b" / name).read_bytes()
+        server.contents[f"/m/{name}"] = (MODELS / "llama-3-8b" / name).read_bytes()
 
     for source in (f"{server.url}/m", f"{server.url}/m/", f"{server.url}/m/config.json"):
         assert read(*open_source(source))[0].facts.weights.total == 16_060_522_496
 
 
-def test_a_repository(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     names = ["config.json", "model.safetensors.index.json"]
     shards = [f"model-{i:05d}-of-00004.safetensors" for i in range(1, 5)]
     listing = {"siblings": [{"rfilename": name} for name in [*names, *shards, "README.md"]]}
-    server.files["/api/models/meta/llama/revision/abc"] = json.dumps(listing).encode()
+    server.contents["/api/models/meta/llama/revision/abc"] = json.dumps(listing).encode()
     for name in names:
-        server.files[f"/meta/llama/resolve/abc/{name}"] = (MODELS / "llama-3-8b" / name).read_bytes()
+        server.contents[f"/meta/llama/resolve/abc/{name}"] = (MODELS / "llama-3-8b" / name).read_bytes()
 
     (model,) = read(*open_source("meta/llama@abc"))
 
@@ -145,14 +98,14 @@ def test_a_repository(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(path.endswith(".safetensors") for path, _ in server.sent)
 
 
-def test_the_hub_is_shown_the_token_and_nobody_else(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_is_shown_the_token_and_nobody_else(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     listing = {"siblings": [{"rfilename": "m.gguf"}]}
-    server.files["/api/models/a/b/revision/main"] = json.dumps(listing).encode()
-    server.files["/a/b/resolve/main/m.gguf"] = header(METADATA, TENSORS)
+    server.contents["/api/models/a/b/revision/main"] = json.dumps(listing).encode()
+    server.contents["/a/b/resolve/main/m.gguf"] = header(METADATA, TENSORS)
     server.moved["/a/b/resolve/main/m.gguf"] = server.url.replace("127.0.0.1", "localhost") + "/cdn"
-    server.files["/cdn"] = server.files["/x.gguf"] = header(METADATA, TENSORS)
+    server.contents["/cdn"] = server.contents["/x.gguf"] = header(METADATA, TENSORS)
 
     read(*open_source("a/b"))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -166,7 +119,9 @@ def test_the_hub_is_shown_the_token_and_nobody_else(server: Server, monkeypatch:
     }
 
 
-def test_what_is_wrong_with_a_source_is_said(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_with_a_source_is_said(
+    tmp_path: Path, server: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     (tmp_path / "cut.gguf").write_bytes(header(METADATA, TENSORS)[:-3])
     (tmp_path / "odd").mkdir()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from libs.events.library import WeightFile
+from libs.testing.files import file_of
 from services.nodeagent.adapters.weights.store import Rejected, Store
 from services.nodeagent.core.shard.weights import removal_refusal
-from tests.integration.nodeagent.files import file_of
 from tests.unit.nodeagent.wanted import weights
 
 NOTHING: frozenset[str] = frozenset()

@@ -46,7 +46,7 @@ class ShardFiles:
     def read_all(self) -> dict[str, ShardRecord]:
         """Every record, by shard id. One that cannot be read is said and left alone; its processes are found by
         their mark. A record that came with a copy of another folder names no process: that one runs for the other."""
-        found = {}
+        records = {}
         for folder in sorted(self._root.iterdir()):
             try:
                 record = msgspec.json.decode((folder / "state.json").read_bytes(), type=ShardRecord)
@@ -59,8 +59,8 @@ class ShardFiles:
             if record.folder not in ("", self._id):
                 log.warning("shard %s was copied from another data folder: it starts anew here", record.wanted.shard_id)
                 record = msgspec.structs.replace(record, process=None)
-            found[decode_token(folder.name)] = msgspec.structs.replace(record, folder="")
-        return found
+            records[decode_token(folder.name)] = msgspec.structs.replace(record, folder="")
+        return records
 
     def forget(self, shard_id: str) -> None:
         """Drop the record. What the engine printed stays for a while: people ask why it failed afterwards."""

@@ -50,23 +50,23 @@ class EngineClient:
         if answer.status != 200:
             return False
         try:
-            said: Any = msgspec.json.decode(answer.body[:65536])
+            body: Any = msgspec.json.decode(answer.body[:65536])
         except msgspec.DecodeError:
             return True
-        status = said.get("status") if isinstance(said, dict) else None
+        status = body.get("status") if isinstance(body, dict) else None
         return not (isinstance(status, str) and status.lower() in _NOT_YET)
 
     async def generates(self, served_name: str) -> str | None:
         """Let it generate one token, or embed one word. None when it did, else a sentence. Raises Unreachable."""
         if not self._engine.generates:
             return None
-        asked: dict[str, Any] = {"model": served_name}
-        one = asked | {"max_tokens": 1, "temperature": 0, "stream": False}
+        request: dict[str, Any] = {"model": served_name}
+        completion = request | {"max_tokens": 1, "temperature": 0, "stream": False}
         trouble = ""
         for what, body, field in (
-            ("completions", one | {"prompt": "1"}, "choices"),
-            ("chat/completions", one | {"messages": [{"role": "user", "content": "1"}]}, "choices"),
-            ("embeddings", asked | {"input": "1"}, "data"),
+            ("completions", completion | {"prompt": "1"}, "choices"),
+            ("chat/completions", completion | {"messages": [{"role": "user", "content": "1"}]}, "choices"),
+            ("embeddings", request | {"input": "1"}, "data"),
         ):
             answer = await self._ask(what, body)
             trouble = trouble or f"its first token failed: it answered HTTP {answer.status}"
@@ -75,10 +75,10 @@ class EngineClient:
             if answer.status != 200:
                 return f"its first token failed: it answered HTTP {answer.status}"
             try:
-                said: Any = msgspec.json.decode(answer.body)
+                decoded: Any = msgspec.json.decode(answer.body)
             except msgspec.DecodeError:
                 return "its first token failed: its answer is not JSON"
-            if not isinstance(said, dict) or not said.get(field):
+            if not isinstance(decoded, dict) or not decoded.get(field):
                 return f"its first token failed: its answer has no {field}"
             return None
         return trouble
@@ -87,7 +87,7 @@ class EngineClient:
         """The names it answers to. Raises Unreachable."""
         answer = await http.request("GET", f"{self.url}/v1/models", headers=self._headers, timeout_s=5)
         try:
-            return {one.id for one in msgspec.json.decode(answer.body, type=_Models).data}
+            return {model.id for model in msgspec.json.decode(answer.body, type=_Models).data}
         except msgspec.DecodeError:
             return set()
 

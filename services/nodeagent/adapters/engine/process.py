@@ -38,14 +38,14 @@ class StillRunning(Exception):
     """Processes of an engine survived SIGKILL: they hang in the kernel, or get no time to end."""
 
     def __init__(self, pids: Iterable[int]) -> None:
-        found = sorted(pids)
-        hanging = [pid for pid in found if state_of(pid) == "D"]
+        numbers = sorted(pids)
+        hanging = [pid for pid in numbers if state_of(pid) == "D"]
         why = (
             f"{', '.join(map(str, hanging))} hang in the kernel, in a driver's call or on a disk that does not answer"
             if hanging
             else "none hangs in the kernel: the machine is too busy to end them"
         )
-        super().__init__(f"processes {', '.join(map(str, found))} did not end after SIGKILL; {why}")
+        super().__init__(f"processes {', '.join(map(str, numbers))} did not end after SIGKILL; {why}")
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -99,8 +99,8 @@ def state_of(pid: int) -> str:
 
 def table() -> dict[int, Entry]:
     """Every live process."""
-    found = (entry(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return {one.pid: one for one in found if one is not None}
+    entries = (entry(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in entries if process is not None}
 
 
 def command_of(pid: int) -> tuple[str, ...]:
@@ -126,16 +126,16 @@ def _marks(pid: int) -> str | None:
 
 def describe(pid: int) -> EngineProcess | None:
     """What identifies the live process ``pid``."""
-    found = entry(pid)
-    if found is None:
+    current = entry(pid)
+    if current is None:
         return None
-    return EngineProcess(pid=pid, started=found.started, boot=boot_id(), command=command_of(pid))
+    return EngineProcess(pid=pid, started=current.started, boot=boot_id(), command=command_of(pid))
 
 
 def alive(process: EngineProcess) -> bool:
     """Whether that very process lives, not another that got its number."""
-    found = entry(process.pid)
-    return found is not None and found.started == process.started and process.boot == boot_id()
+    current = entry(process.pid)
+    return current is not None and current.started == process.started and process.boot == boot_id()
 
 
 def same(process: EngineProcess) -> bool:
@@ -146,12 +146,12 @@ def same(process: EngineProcess) -> bool:
 def marked(data_dir: Path) -> dict[str, list[Entry]]:
     """Every live process that any engine of this data folder left, by shard id."""
     prefix = mark_of(data_dir, "")
-    found: dict[str, list[Entry]] = {}
-    for one in table().values():
-        mark = _marks(one.pid)
+    by_shard: dict[str, list[Entry]] = {}
+    for process in table().values():
+        mark = _marks(process.pid)
         if mark is not None and mark.startswith(prefix):
-            found.setdefault(mark[len(prefix) :], []).append(one)
-    return found
+            by_shard.setdefault(mark[len(prefix) :], []).append(process)
+    return by_shard
 
 
 def is_engine(pid: int, data_dir: Path) -> bool:
@@ -165,7 +165,11 @@ def members(process: EngineProcess | None, mark: str, known: Iterable[Entry] = (
     what lives of those that were ``known`` to belong to it."""
     everyone = table()
     ours = {pid for pid in everyone if _marks(pid) == mark}
-    ours |= {one.pid for one in known if one.pid in everyone and everyone[one.pid].started == one.started}
+    ours |= {
+        process_entry.pid
+        for process_entry in known
+        if process_entry.pid in everyone and everyone[process_entry.pid].started == process_entry.started
+    }
     if process is not None and process.boot == boot_id():
         holder = everyone.get(process.pid)
         # A session's number is not given away while the session lives; another leader means another session.
@@ -184,9 +188,9 @@ def members(process: EngineProcess | None, mark: str, known: Iterable[Entry] = (
 
 def listens(process: EngineProcess, mark: str, port: int) -> bool:
     """Whether the engine itself listens on ``port``, and not another program that was faster to take it."""
-    for one in members(process, mark):
+    for member in members(process, mark):
         with contextlib.suppress(psutil.Error):
-            for connection in psutil.Process(one.pid).net_connections("tcp"):
+            for connection in psutil.Process(member.pid).net_connections("tcp"):
                 if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
                     return True
     return False
@@ -194,9 +198,9 @@ def listens(process: EngineProcess, mark: str, port: int) -> bool:
 
 def leader(mark: str) -> EngineProcess | None:
     """The first process of an engine whose number nobody wrote down: the one its session is named after."""
-    for one in table().values():
-        if one.session == one.pid and _marks(one.pid) == mark:
-            return describe(one.pid)
+    for candidate in table().values():
+        if candidate.session == candidate.pid and _marks(candidate.pid) == mark:
+            return describe(candidate.pid)
     return None
 
 
@@ -251,8 +255,8 @@ class Engines:
         """Take over a process an earlier agent started. It is a child of ours when that agent was this very process,
         which began anew in its own place: its code is ours to collect then."""
         with contextlib.suppress(ChildProcessError):
-            found, status = os.waitpid(process.pid, os.WNOHANG)
-            if found:
+            ended_pid, status = os.waitpid(process.pid, os.WNOHANG)
+            if ended_pid:
                 self._codes[process.pid] = os.waitstatus_to_exitcode(status)
             else:
                 self._ours.add(process.pid)
@@ -266,11 +270,11 @@ class Engines:
         if pid not in self._ours:
             return
         try:
-            found, status = os.waitpid(pid, os.WNOHANG)
+            ended_pid, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
             self._ours.discard(pid)
             return
-        if found:
+        if ended_pid:
             self._ours.discard(pid)
             self._codes[pid] = os.waitstatus_to_exitcode(status)
 
@@ -298,18 +302,18 @@ class Engines:
                 raise StillRunning(
                     {e.pid for e in left} | ({process.pid} & self._ours if process is not None else set())
                 )
-            for one in left:
+            for member in left:
                 if waited > grace_s:
-                    _signal(one, signal.SIGKILL)
-                elif (one.pid, one.started) not in asked:
-                    asked.add((one.pid, one.started))
-                    _signal(one, signal.SIGTERM)
+                    _signal(member, signal.SIGKILL)
+                elif (member.pid, member.started) not in asked:
+                    asked.add((member.pid, member.started))
+                    _signal(member, signal.SIGTERM)
             await asyncio.sleep(0.05 if waited < 1 else 0.2)
 
 
 def _signal(target: Entry, number: signal.Signals) -> None:
-    found = entry(target.pid)
-    if found is None or found.started != target.started:
+    current = entry(target.pid)
+    if current is None or current.started != target.started:
         return
     with contextlib.suppress(ProcessLookupError):
         os.kill(target.pid, number)
@@ -331,21 +335,23 @@ def usages(processes: Mapping[str, EngineProcess]) -> dict[str, Usage]:
     """What each engine uses, by shard id, its descendants counted in; one pass over the process table for all."""
     everyone = table()
     children: dict[int, list[int]] = {}
-    for one in everyone.values():
-        children.setdefault(one.parent, []).append(one.pid)
-    found = {}
+    for process_entry in everyone.values():
+        children.setdefault(process_entry.parent, []).append(process_entry.pid)
+    by_shard = {}
     for shard_id, process in processes.items():
         first = everyone.get(process.pid)
         if first is None or first.started != process.started:
             continue
-        ours = {one.pid for one in everyone.values() if one.session == process.pid} | {process.pid}
+        ours = {process_entry.pid for process_entry in everyone.values() if process_entry.session == process.pid} | {
+            process.pid
+        }
         waiting = list(ours)
         while waiting:
             fresh = [child for child in children.get(waiting.pop(), ()) if child not in ours]
             ours.update(fresh)
             waiting += fresh
-        found[shard_id] = _usage(ours)
-    return found
+        by_shard[shard_id] = _usage(ours)
+    return by_shard
 
 
 def _usage(pids: set[int]) -> Usage:

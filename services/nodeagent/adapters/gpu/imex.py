@@ -11,11 +11,11 @@ CHANNELS = "/dev/nvidia-caps-imex-channels"
 def unit_state(host: HostAccess, unit: str) -> str | None:
     """``active``, ``inactive``, ``failed`` …; None when there is no such unit or no systemd."""
     try:
-        said = host.run("systemctl", "show", "--property=LoadState,ActiveState", unit, timeout_s=5)
+        shown = host.run("systemctl", "show", "--property=LoadState,ActiveState", unit, timeout_s=5)
     except (NotThere, TookTooLong):
         return None
-    values = dict(line.split("=", 1) for line in said.out.splitlines() if "=" in line)
-    return values.get("ActiveState") if said.code == 0 and values.get("LoadState") == "loaded" else None
+    values = dict(line.split("=", 1) for line in shown.out.splitlines() if "=" in line)
+    return values.get("ActiveState") if shown.code == 0 and values.get("LoadState") == "loaded" else None
 
 
 def imex(host: HostAccess) -> Imex | None:

@@ -141,13 +141,13 @@ class Nvml:
         """No NVML: ``nvidia-smi`` may be there all the same, from a driver that is not on the library path."""
         self.handles = {}
         try:
-            found = smi.look(self.host)
+            listed = smi.look(self.host)
         except (NotThere, TookTooLong):
-            found = None
+            listed = None
         except smi.Failed as error:
             return self.last_known(f"nvidia-smi failed: {error}")
-        if found is not None:
-            return self._answered(list(found.gpus), [], found.driver, found.cuda, "nvidia-smi")
+        if listed is not None:
+            return self._answered(list(listed.gpus), [], listed.driver, listed.cuda, "nvidia-smi")
         cards = cards_on_the_bus(self.host)
         known = self._known()
         if known.gpus:

@@ -77,12 +77,12 @@ def card(nvml: Any, host: HostAccess, index: int, handles: dict[str, Handle]) ->
     if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
         handles[whole.uuid] = Handle(handle, handle, bus_id)
         return [whole]
-    found = [
+    instances = [
         instance
         for device in range(asked(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0)
         if (instance := _instance(nvml, whole, handle, device, handles)) is not None
     ]
-    return found or [msgspec.structs.replace(whole, problems=(MIG_EMPTY,))]
+    return instances or [msgspec.structs.replace(whole, problems=(MIG_EMPTY,))]
 
 
 def _memory(nvml: Any, host: HostAccess, handle: Any) -> tuple[int, bool]:
@@ -109,8 +109,8 @@ def _instance(nvml: Any, whole: Gpu, card: Any, device: int, handles: dict[str, 
     if memory is None or uuid is None:
         return None
     total_mb = memory.total // 2**20
-    said = asked(nvml, "nvmlDeviceGetName", own)
-    name = text(said) if said is not None else whole.name
+    device_name = asked(nvml, "nvmlDeviceGetName", own)
+    name = text(device_name) if device_name is not None else whole.name
     profile = name.rpartition("MIG ")[2].strip() if "MIG " in name else f"{round(total_mb / 1024)}gb"
     handles[text(uuid)] = Handle(own, card, whole.pci_bus_id)
     return carved(
@@ -186,14 +186,14 @@ def kernels_link(host: HostAccess, bus_id: str | None, link: PcieLink) -> PcieLi
     return None if link == PcieLink() else link
 
 
-def _whole(said: str | None) -> int | None:
+def _whole(text: str | None) -> int | None:
     # The kernel writes 0 for a link that is down and 255 for one that is unknown.
-    return int(said) if said is not None and said.isdigit() and 0 < int(said) <= 32 else None
+    return int(text) if text is not None and text.isdigit() and 0 < int(text) <= 32 else None
 
 
 def numa_node(host: HostAccess, bus_id: str | None) -> int | None:
-    said = host.text(f"{PCI}/{bus_id}/numa_node") if bus_id is not None else None
-    return int(said) if said is not None and said.isdigit() else None  # -1: the machine has only one
+    node = host.text(f"{PCI}/{bus_id}/numa_node") if bus_id is not None else None
+    return int(node) if node is not None and node.isdigit() else None  # -1: the machine has only one
 
 
 def with_peers(nvml: Any, gpus: list[Gpu], handles: dict[str, Handle]) -> list[Gpu]:

@@ -77,7 +77,7 @@ class Sampler:
                 used = self.exporter.read() | used
             self._used = now, used
         holders: dict[str, dict[int, int | None]] = {}
-        found = []
+        samples = []
         for uuid, handle in handles.items():
             held = _holders(nvml, handle)
             if held is not None:
@@ -85,7 +85,7 @@ class Sampler:
             quick = self._quick(nvml, uuid, handle, held, ours)
             slow = self._aged(self._slow, uuid, now, _SLOW_S, lambda h=handle: _slow(nvml, h))
             wear = self._aged(self._wear, uuid, now, _WEAR_S, lambda h=handle: _wear(nvml, h))
-            found.append(
+            samples.append(
                 msgspec.structs.replace(
                     quick,
                     power_limit_watts=slow.power_limit_watts,
@@ -97,7 +97,7 @@ class Sampler:
                 )
             )
         self.holders = holders
-        return tuple(found)
+        return tuple(samples)
 
     @staticmethod
     def _aged(kept: dict[str, tuple[float, Any]], uuid: str, now: float, every_s: float, read: Any) -> Any:
@@ -125,7 +125,7 @@ class Sampler:
             foreign_memory_mb=sum(mb or 0 for mb in foreign.values()) if foreign is not None else None,
             foreign_processes=tuple(
                 ForeignProcess(pid=pid, memory_mb=mb)
-                for pid, mb in sorted(foreign.items(), key=lambda one: -(one[1] or 0))[:_FOREIGN_SHOWN]
+                for pid, mb in sorted(foreign.items(), key=lambda holder: -(holder[1] or 0))[:_FOREIGN_SHOWN]
             )
             if foreign is not None
             else None,
@@ -140,17 +140,17 @@ class Sampler:
 
 def _holders(nvml: Any, handle: Handle) -> dict[int, int | None] | None:
     """Processes that hold memory on a GPU, MB each; None when it does not say who does."""
-    found: dict[int, int | None] = {}
+    held_mb: dict[int, int | None] = {}
     heard = False
     for function in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
         listed = asked(nvml, function, handle.own)
         if listed is None:
             continue
         heard = True
-        for one in listed:
+        for process in listed:
             # Absent in a container and under Windows' driver model: the process is known, its share is not.
-            found[one.pid] = one.usedGpuMemory // 2**20 if one.usedGpuMemory is not None else None
-    return found if heard else None
+            held_mb[process.pid] = process.usedGpuMemory // 2**20 if process.usedGpuMemory is not None else None
+    return held_mb if heard else None
 
 
 def _throttled(nvml: Any, card: Any) -> tuple[str, ...] | None:
@@ -201,8 +201,8 @@ def _wear(nvml: Any, handle: Handle) -> GpuWear:
     pending = asked(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", card)
 
     def pages(cause: int) -> int | None:
-        found = asked(nvml, "nvmlDeviceGetRetiredPages", card, cause)
-        return len(found) if found is not None else None
+        retired = asked(nvml, "nvmlDeviceGetRetiredPages", card, cause)
+        return len(retired) if retired is not None else None
 
     links = [link for link in range(_MAX_LINKS) if asked(nvml, "nvmlDeviceGetNvLinkState", card, link)]
 
@@ -247,7 +247,7 @@ class ChipUseReader:
 
     def read(self, nvml: Any, handles: Mapping[str, Handle]) -> dict[str, ChipUse]:
         """By GPU UUID; a card appears from the second reading on. Instances and older cards never do."""
-        found = {}
+        uses = {}
         for uuid in [uuid for uuid in self._before if uuid not in handles]:
             asked(nvml, "nvmlGpmSampleFree", self._before.pop(uuid))
         for uuid, handle in handles.items():
@@ -263,10 +263,10 @@ class ChipUseReader:
                 # A card that did not answer now must not be measured from before it.
                 self._before[uuid] = now
                 if before is not None and (use := _between(nvml, before, now)) is not None:
-                    found[uuid] = use
+                    uses[uuid] = use
             if before is not None:
                 asked(nvml, "nvmlGpmSampleFree", before)
-        return found
+        return uses
 
     @staticmethod
     def _sample(nvml: Any, handle: Handle) -> Any:

@@ -34,7 +34,7 @@ def look(host: HostAccess) -> Found:
         ran = host.run("nvidia-smi", "-q", "-x", timeout_s=_PATIENCE_S)
         if ran.code == 0:
             full = read.report(ran.out)
-        if any(one.mig for one in listed):
+        if any(card.mig for card in listed):
             listing = host.run("nvidia-smi", "-L", timeout_s=_PATIENCE_S).out
     except (NotThere, TookTooLong, ValueError):
         # The list stands without the report: what only the report says is then not known.
@@ -51,7 +51,7 @@ def look(host: HostAccess) -> Found:
 
 
 def _listed(host: HostAccess) -> list[read.Listed]:
-    said = ""
+    complaint = ""
     for fields in (read.FIELDS, read.FEWER_FIELDS):
         ran = host.run(
             "nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", timeout_s=_PATIENCE_S
@@ -59,7 +59,7 @@ def _listed(host: HostAccess) -> list[read.Listed]:
         if ran.code == 0:
             main = main_memory(host.text("/proc/meminfo") or "")
             return read.listed(ran.out, fields, main.total_mb if main is not None else None)
-        said = " ".join((ran.out + ran.err).split())
-    if "mismatch" in said.lower():
-        said = "the driver was updated and the kernel still runs the old one: reboot needed"
-    raise Failed(said[:200] or "it gave no reason")
+        complaint = " ".join((ran.out + ran.err).split())
+    if "mismatch" in complaint.lower():
+        complaint = "the driver was updated and the kernel still runs the old one: reboot needed"
+    raise Failed(complaint[:200] or "it gave no reason")

@@ -49,24 +49,24 @@ class Ports:
         nics = self._host.names(ROOT)
         if not nics:
             return (), "the kernel shows no InfiniBand or RoCE adapter (/sys/class/infiniband)"
-        found = [self._port(nic, number) for nic in nics for number in self._numbers(nic)]
-        return tuple(found), ""
+        ports = [self._port(nic, number) for nic in nics for number in self._numbers(nic)]
+        return tuple(ports), ""
 
     def samples(self) -> tuple[PortSample, ...]:
         """The counters of every port that has any."""
-        found = []
+        samples = []
         for nic in self._host.names(ROOT):
             for number in self._numbers(nic):
                 folder = f"{ROOT}/{nic}/ports/{number}"
                 counters = {}
                 for kind, names in (("counters", fabric.COUNTERS), ("hw_counters", fabric.HARDWARE_COUNTERS)):
                     for name in names:
-                        said = self._host.text(f"{folder}/{kind}/{name}")
-                        if said is not None and said.isdigit():
-                            counters[name] = int(said)
+                        count = self._host.text(f"{folder}/{kind}/{name}")
+                        if count is not None and count.isdigit():
+                            counters[name] = int(count)
                 if counters:
-                    found.append(PortSample(nic=nic, port=number, counters=counters))
-        return tuple(found)
+                    samples.append(PortSample(nic=nic, port=number, counters=counters))
+        return tuple(samples)
 
     def _numbers(self, nic: str) -> list[int]:
         return [int(name) for name in self._host.names(f"{ROOT}/{nic}/ports") if name.isdigit()]
@@ -135,37 +135,37 @@ class Ports:
     def _managed(self, port: FabricPort, now: float) -> FabricPort:
         through = ("-C", port.nic, "-P", str(port.port))
         try:
-            said = self._host.run("sminfo", *through, timeout_s=_TOOL_S)
+            answer = self._host.run("sminfo", *through, timeout_s=_TOOL_S)
         except NotThere:
             why = "which subnet manager serves it is not known: install the package infiniband-diags (sminfo)"
             return msgspec.structs.replace(port, network_unknown=why)
         except TookTooLong as error:
             return msgspec.structs.replace(port, network_unknown=str(error))
-        master = fabric.master(said.out)
-        if said.code != 0 or master is None:
-            return msgspec.structs.replace(port, network_unknown=f"no subnet manager answers: {_last(said.err)}")
+        master = fabric.master(answer.out)
+        if answer.code != 0 or master is None:
+            return msgspec.structs.replace(port, network_unknown=f"no subnet manager answers: {_last(answer.err)}")
         everyone: tuple[fabric.Manager, ...] = ()
         try:
             everyone = fabric.managers(self._host.run("saquery", *through, "SMIR", timeout_s=_TOOL_S).out)
         except (NotThere, TookTooLong):
             everyone = ()
-        if master.guid in {one.guid for one in everyone}:
+        if master.guid in {manager.guid for manager in everyone}:
             self._managers[master.guid] = now, everyone
         else:
             # Without the list the name would change with the manager in charge.
             for at, earlier in self._managers.values():
-                if now - at < _KEPT_S and master.guid in {one.guid for one in earlier}:
+                if now - at < _KEPT_S and master.guid in {manager.guid for manager in earlier}:
                     everyone = earlier
         return msgspec.structs.replace(
             port,
             network=fabric.subnet(master, everyone),
             master_manager=master.guid,
-            managers=tuple(one.guid for one in everyone) or (master.guid,),
+            managers=tuple(manager.guid for manager in everyone) or (master.guid,),
         )
 
 
-def _last(said: str) -> str:
-    lines = said.strip().splitlines()
+def _last(text: str) -> str:
+    lines = text.strip().splitlines()
     return lines[-1][:200] if lines else "it gave no reason"
 
 
@@ -174,14 +174,14 @@ def distances(host: HostAccess, bus_id: str | None, node: int | None) -> dict[st
     card = host.target(f"{PCI}/{bus_id}") if bus_id is not None else None
     if card is None:
         return {}
-    found = {}
+    by_nic = {}
     for nic in host.names(ROOT):
         device = host.target(f"{ROOT}/{nic}/device")
         if device is None:
             continue
-        said = host.text(f"{device}/numa_node") or ""
-        found[nic] = distance(card, device, node, int(said) if said.isdigit() else None)
-    return dict(sorted(found.items(), key=lambda one: (DISTANCES.index(one[1]), one[0])))
+        numa_node = host.text(f"{device}/numa_node") or ""
+        by_nic[nic] = distance(card, device, node, int(numa_node) if numa_node.isdigit() else None)
+    return dict(sorted(by_nic.items(), key=lambda entry: (DISTANCES.index(entry[1]), entry[0])))
 
 
 def scan(host: HostAccess, nic: str, port: int) -> FabricMap:

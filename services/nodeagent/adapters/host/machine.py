@@ -136,8 +136,8 @@ def address_towards(bus_url: str) -> str:
     first = bus_url.split(",")[0].strip()
     parts = urlsplit(first if "//" in first else f"nats://{first}")
     try:
-        found = socket.getaddrinfo(parts.hostname or "127.0.0.1", parts.port or 4222, type=socket.SOCK_DGRAM)
-        family, kind, protocol, _, target = found[0]
+        addresses = socket.getaddrinfo(parts.hostname or "127.0.0.1", parts.port or 4222, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, target = addresses[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(target)
             return str(probe.getsockname()[0])
@@ -148,7 +148,7 @@ def address_towards(bus_url: str) -> str:
 def interface_of(address: str) -> str | None:
     """The network interface that holds an address; None when none does."""
     for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address.partition("%")[0] == address for one in addresses):
+        if any(entry.address.partition("%")[0] == address for entry in addresses):
             return name
     return None
 
@@ -156,7 +156,7 @@ def interface_of(address: str) -> str | None:
 def filesystems(always: Path) -> tuple[Filesystem, ...]:
     """One entry for each filesystem that stores things, however many folders of it are mounted; ``always``'s own
     is among them whatever its kind."""
-    found: dict[str, Filesystem] = {}
+    by_device: dict[str, Filesystem] = {}
     parts = sorted(psutil.disk_partitions(all=True), key=lambda part: len(part.mountpoint))
     home = max(
         (part for part in parts if _under(always, part.mountpoint)), key=lambda part: len(part.mountpoint), default=None
@@ -171,9 +171,9 @@ def filesystems(always: Path) -> tuple[Filesystem, ...]:
             total = psutil.disk_usage(part.mountpoint).total // 2**20
         except OSError:
             continue
-        if total and Path(part.mountpoint).is_dir() and device not in found:
-            found[device] = Filesystem(path=part.mountpoint, device=part.device, total_mb=total, shared=shared)
-    return tuple(sorted(found.values(), key=lambda one: one.path))
+        if total and Path(part.mountpoint).is_dir() and device not in by_device:
+            by_device[device] = Filesystem(path=part.mountpoint, device=part.device, total_mb=total, shared=shared)
+    return tuple(sorted(by_device.values(), key=lambda filesystem: filesystem.path))
 
 
 def _under(path: Path, mountpoint: str) -> bool:
@@ -184,8 +184,8 @@ def free_for_weights_mb(data_dir: Path) -> int | None:
     """What could still be written where the agent keeps weights: a folder that may be a mount of its own, or that may
     not be made yet. None: it does not answer."""
     folder = data_dir / "weights"
-    there = next((one for one in (folder, *folder.absolute().parents) if one.is_dir()), Path("/"))
-    return free_mb((str(there),)).get(str(there))
+    existing = next((parent for parent in (folder, *folder.absolute().parents) if parent.is_dir()), Path("/"))
+    return free_mb((str(existing),)).get(str(existing))
 
 
 def free_mb(paths: tuple[str, ...]) -> dict[str, int]:

@@ -73,5 +73,5 @@ class Sensors:
         return round(sum(watts), 1) if watts else None
 
 
-def _number(said: str | None) -> int | None:
-    return int(said) if said is not None and said.lstrip("-").isdigit() else None
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.lstrip("-").isdigit() else None

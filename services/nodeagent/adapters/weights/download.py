@@ -168,7 +168,7 @@ def fetch(part: Part, origin: Origin, progress: Callable[[int], None], cancelled
                     # What there is, not a whole block: of a slow mirror every byte is a sign of life.
                     block = response.read1(min(BLOCK, file.size_bytes - part.have))
                 except (OSError, http.client.HTTPException) as error:
-                    raise MirrorFailed(f"{origin} broke off: {said(error)}") from None
+                    raise MirrorFailed(f"{origin} broke off: {sentence_of(error)}") from None
                 if not block:
                     raise MirrorFailed(
                         f"{origin} broke off after {part.have} of {file.size_bytes} bytes of {file.path}"
@@ -199,7 +199,7 @@ def request(called: str, url: str, headers: Mapping[str, str], method: str = "GE
         return connection, connection.getresponse()
     except (OSError, http.client.HTTPException) as error:
         connection.close()
-        raise MirrorFailed(f"{called} did not answer: {said(error)}") from None
+        raise MirrorFailed(f"{called} did not answer: {sentence_of(error)}") from None
 
 
 def content_of(answer: Answer, called: str, file: WeightFile, offset: int) -> Answer:
@@ -213,5 +213,5 @@ def content_of(answer: Answer, called: str, file: WeightFile, offset: int) -> An
     raise MirrorFailed(f"{called} answered HTTP {response.status} for {file.path}")
 
 
-def said(error: Exception) -> str:
+def sentence_of(error: Exception) -> str:
     return str(error) or type(error).__name__

@@ -26,7 +26,7 @@ from .download import (
     content_of,
     ranged,
     request,
-    said,
+    sentence_of,
 )
 from .store import Rejected
 
@@ -102,7 +102,7 @@ class Repository:
                 raise MirrorFailed(f"{self} answered HTTP {response.status} for {path}")
             return response.read(size)
         except (OSError, http.client.HTTPException) as error:
-            raise MirrorFailed(f"{self} broke off: {said(error)}") from None
+            raise MirrorFailed(f"{self} broke off: {sentence_of(error)}") from None
         finally:
             connection.close()
 
@@ -119,16 +119,16 @@ class Repository:
             raise MirrorFailed(f"{self} gave a list of files that cannot be read: {error}", lasting=True) from None
         if revision.sha != source.commit:
             raise Rejected(f"{self} answered with the commit {revision.sha} when asked for {source.commit}")
-        return {one.rfilename: one for one in revision.siblings}
+        return {file.rfilename: file for file in revision.siblings}
 
-    def _file(self, one: _Listed, keep: Callable[[bytes], str]) -> WeightFile:
-        if one.lfs is not None:
-            return WeightFile(path=one.rfilename, size_bytes=one.lfs.size, sha256=one.lfs.sha256)
-        content = self._read(self._address(one.rfilename), one.rfilename, _MAX_SMALL_BYTES)
-        found = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-        if found != one.blobId:
-            raise Rejected(f"{one.rfilename} of {self} has git's SHA-1 {found} and should have {one.blobId}")
-        return WeightFile(path=one.rfilename, size_bytes=len(content), sha256=keep(content))
+    def _file(self, listed: _Listed, keep: Callable[[bytes], str]) -> WeightFile:
+        if listed.lfs is not None:
+            return WeightFile(path=listed.rfilename, size_bytes=listed.lfs.size, sha256=listed.lfs.sha256)
+        content = self._read(self._address(listed.rfilename), listed.rfilename, _MAX_SMALL_BYTES)
+        git_sum = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        if git_sum != listed.blobId:
+            raise Rejected(f"{listed.rfilename} of {self} has git's SHA-1 {git_sum} and should have {listed.blobId}")
+        return WeightFile(path=listed.rfilename, size_bytes=len(content), sha256=keep(content))
 
     def open(self, file: WeightFile, offset: int) -> Answer:
         return content_of(self._get(self._address(file.path), ranged(offset), file.path), str(self), file, offset)
@@ -147,7 +147,7 @@ class Repository:
             content = response.read(most + 1)
             left = response.length or 0
         except (OSError, http.client.HTTPException) as error:
-            raise MirrorFailed(f"{self} broke off: {said(error)}") from None
+            raise MirrorFailed(f"{self} broke off: {sentence_of(error)}") from None
         finally:
             connection.close()
         if len(content) > most:

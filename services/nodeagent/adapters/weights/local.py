@@ -88,9 +88,9 @@ def _file(root: Path, name: str, pickles_allowed: bool) -> WeightFile:
     path = root / name
     beginning, size = _beginning(path)
     if not pickles_allowed and (named_pickle(name) or pickled(beginning)):
-        found = "in a pickle format" if named_pickle(name) else "a pickle inside"
+        what = "in a pickle format" if named_pickle(name) else "a pickle inside"
         raise Rejected(
-            f"{path} is {found}, which runs code when it is loaded; "
+            f"{path} is {what}, which runs code when it is loaded; "
             "use safetensors or GGUF, or say allow_pickle if you trust whoever made it"
         )
     return WeightFile(path=name, size_bytes=size, sha256="")

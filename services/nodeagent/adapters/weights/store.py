@@ -174,33 +174,33 @@ class Store:
 
     def complete(self) -> tuple[WeightsHere, ...]:
         """Every version of which all files are here, by name."""
-        found = {
+        by_version = {
             f"{version.parent.name}@{version.name}": files
             for version in sorted(self._models.glob("*/*"))
             if (files := self._files_of(version))
         }
-        users = Counter(sha256 for files in found.values() for sha256 in files)
+        users = Counter(sha256 for files in by_version.values() for sha256 in files)
         return tuple(
             WeightsHere(
                 weights=name,
                 size_bytes=sum(files.values()),
                 shared_bytes=sum(size for sha256, size in files.items() if users[sha256] > 1),
             )
-            for name, files in found.items()
+            for name, files in by_version.items()
         )
 
     def _files_of(self, version: Path) -> dict[str, int]:
         """SHA-256 of each file of a version to its size; empty when one is missing, or when it is no folder of ours."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         if version.is_symlink():
             return {}
         for link in _links(version):
             content = self._content / Path(os.readlink(link)).name
             try:
-                found[content.name] = content.stat().st_size
+                sizes[content.name] = content.stat().st_size
             except OSError:
                 return {}
-        return found
+        return sizes
 
     def holds(self, name: str, version: str) -> bool:
         return (self._models / name / version).is_dir()

@@ -52,20 +52,20 @@ def wear_problems(wear: GpuWear | None, now: datetime) -> tuple[str, ...]:
     """What its memory and its last errors say against using a card."""
     if wear is None:
         return ()
-    found = []
+    problems = []
     if wear.remap_failed:
-        found.append("its memory has no spare rows left for the bad ones (row remap failed): it must be replaced")
+        problems.append("its memory has no spare rows left for the bad ones (row remap failed): it must be replaced")
     if wear.remap_pending:
-        found.append("a bad row of its memory is replaced only when it is reset: drain it and reset it or reboot")
+        problems.append("a bad row of its memory is replaced only when it is reset: drain it and reset it or reboot")
     if wear.retirement_pending:
-        found.append("a bad page of its memory is retired only when it is reset: drain it and reset it or reboot")
+        problems.append("a bad page of its memory is retired only when it is reset: drain it and reset it or reboot")
     at = wear.last_xid_at
     if wear.last_xid in SERIOUS_XIDS and at is not None and now - at < timedelta(seconds=SUSPECT_S):
-        found.append(
+        problems.append(
             f"it reported XID {wear.last_xid} ({xid_text(wear.last_xid)}) at {at:%H:%M:%S} UTC "
             f"and is left out until {SUSPECT_S // 60} minutes have passed without another"
         )
-    return tuple(found)
+    return tuple(problems)
 
 
 def power_shortfall(gpu: Gpu) -> str | None:

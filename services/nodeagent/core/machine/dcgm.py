@@ -18,7 +18,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 def chip_use(page: str) -> dict[str, ChipUse]:
     """By GPU UUID. Lines of MIG instances and of cards DCGM cannot profile are not there."""
-    found: dict[str, dict[str, float]] = {}
+    by_uuid: dict[str, dict[str, float]] = {}
     for line in page.splitlines():
         match = _LINE.match(line)
         field = _FIELDS.get(match["name"]) if match else None
@@ -33,5 +33,5 @@ def chip_use(page: str) -> dict[str, ChipUse]:
         except ValueError:
             continue
         if 0 <= value <= 1:
-            found.setdefault(uuid, {})[field] = round(100 * value, 1)
-    return {uuid: ChipUse(source="dcgm", **figures) for uuid, figures in found.items()}
+            by_uuid.setdefault(uuid, {})[field] = round(100 * value, 1)
+    return {uuid: ChipUse(source="dcgm", **figures) for uuid, figures in by_uuid.items()}

@@ -73,7 +73,7 @@ _MEANS: dict[Verdict, tuple[Literal["broken", "costly", "note"], str]] = {
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
-    found = [
+    everything = [
         *_gpus(facts),
         *_links(facts),
         *_services(facts),
@@ -82,7 +82,7 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
         *_rdma(facts),
         *_machine(facts),
     ]
-    return tuple(sorted(found, key=lambda one: _ORDER.index(one.severity)))
+    return tuple(sorted(everything, key=lambda finding: _ORDER.index(finding.severity)))
 
 
 def _gpus(facts: Facts) -> Iterator[Finding]:

@@ -18,20 +18,20 @@ HARDWARE_COUNTERS = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err
 """Of ``hw_counters/``: what a congested or lossy RoCE network shows."""
 
 
-def word(said: str | None) -> str:
+def word(text: str | None) -> str:
     """``4: ACTIVE`` is ``active``; ``5: LinkUp`` is ``linkup``."""
-    return (said or "").partition(":")[2].strip().lower() or (said or "").strip().lower()
+    return (text or "").partition(":")[2].strip().lower() or (text or "").strip().lower()
 
 
-def rate_gbps(said: str | None) -> float | None:
+def rate_gbps(text: str | None) -> float | None:
     """``400 Gb/sec (4X NDR)`` is 400."""
-    match = re.match(r"([\d.]+)\s*Gb/sec", said or "")
+    match = re.match(r"([\d.]+)\s*Gb/sec", text or "")
     return float(match.group(1)) if match else None
 
 
-def guid(said: str | None) -> str | None:
+def guid(text: str | None) -> str | None:
     """``fc6a:1c03:00aa:0001`` and ``0x100001`` as sixteen hex digits; None for zeros and for none."""
-    digits = re.sub(r"[^0-9a-f]", "", (said or "").lower().removeprefix("0x"))
+    digits = re.sub(r"[^0-9a-f]", "", (text or "").lower().removeprefix("0x"))
     padded = digits.rjust(16, "0")
     return padded if digits and int(padded, 16) else None
 
@@ -60,7 +60,7 @@ def master(sminfo: str) -> Manager | None:
 
 def managers(saquery: str) -> tuple[Manager, ...]:
     """Every manager of ``saquery SMIR``, by GUID."""
-    found = []
+    listed = []
     for record in saquery.split("SMInfoRecord dump:")[1:]:
         fields = dict(re.findall(r"^\s*(\w+)\.{2,}\s*(\S+)", record, re.MULTILINE))
         identity = guid(fields.get("GUID"))
@@ -68,14 +68,14 @@ def managers(saquery: str) -> tuple[Manager, ...]:
             continue
         state = _STATES.get(int(fields.get("SMState", "-1")), "unknown")
         lid = int(fields["LID"]) if fields.get("LID", "").isdigit() else None
-        found.append(Manager(identity, state, int(fields.get("Priority", "0")), lid))
-    return tuple(sorted(found, key=lambda one: one.guid))
+        listed.append(Manager(identity, state, int(fields.get("Priority", "0")), lid))
+    return tuple(sorted(listed, key=lambda manager: manager.guid))
 
 
 def subnet(of_master: Manager, all_managers: tuple[Manager, ...]) -> str:
     """The name of a physical InfiniBand fabric: the lowest GUID of its managers, which stays when another one takes
     over. Prefixes prove nothing: every manager uses the same one unless it was told otherwise."""
-    return f"sm:{min([of_master.guid, *(one.guid for one in all_managers if one.state != 'not active')])}"
+    return f"sm:{min([of_master.guid, *(manager.guid for manager in all_managers if manager.state != 'not active')])}"
 
 
 def roce_address(gid: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -35,10 +35,12 @@ class MainMemory(msgspec.Struct, frozen=True):
 
 def main_memory(meminfo: str) -> MainMemory | None:
     """What ``/proc/meminfo`` says; None when it does not."""
-    found = {name: int(kb) // 1024 for name, kb in re.findall(r"^(\w+):\s+(\d+) kB", meminfo, re.MULTILINE)}
-    if "MemTotal" not in found:
+    mb_by_name = {name: int(kb) // 1024 for name, kb in re.findall(r"^(\w+):\s+(\d+) kB", meminfo, re.MULTILINE)}
+    if "MemTotal" not in mb_by_name:
         return None
-    return MainMemory(found["MemTotal"], found["MemTotal"] - found.get("MemAvailable", found["MemTotal"]))
+    return MainMemory(
+        mb_by_name["MemTotal"], mb_by_name["MemTotal"] - mb_by_name.get("MemAvailable", mb_by_name["MemTotal"])
+    )
 
 
 VECTOR_FLAGS = (
@@ -51,8 +53,8 @@ VECTOR_FLAGS = (
 def vector_flags(cpuinfo: str) -> tuple[str, ...]:
     """The vector extensions ``/proc/cpuinfo`` names, in the order of ``VECTOR_FLAGS``."""
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
-    found = set(match.group(1).split()) if match else set()
-    return tuple(flag for flag in VECTOR_FLAGS if flag in found)
+    present = set(match.group(1).split()) if match else set()
+    return tuple(flag for flag in VECTOR_FLAGS if flag in present)
 
 
 def cpu_problems(arch: str, flags: tuple[str, ...]) -> tuple[str, ...]:

@@ -53,9 +53,9 @@ DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """Nearest first, in NVIDIA's terms: one bridge, several, over the host bridge, over the NUMA node, over the sockets."""
 
 
-def distance(one: str, other: str, one_node: int | None, other_node: int | None) -> str:
+def distance(path: str, other_path: str, one_node: int | None, other_node: int | None) -> str:
     """How far two devices are apart, by their paths under ``/sys/devices`` and their NUMA nodes."""
-    left, right = _branch(one), _branch(other)
+    left, right = _branch(path), _branch(other_path)
     shared = 0
     while shared < min(len(left), len(right)) and left[shared] == right[shared]:
         shared += 1

@@ -45,7 +45,7 @@ class Report(msgspec.Struct, frozen=True):
     """Card UUID to its instances: device, GPU instance, compute instance, memory in MB."""
 
 
-def said(text: str | None) -> str | None:
+def stated(text: str | None) -> str | None:
     """A value, or None for what the driver does not tell."""
     cleaned = (text or "").strip()
     return None if cleaned in ("", "N/A", "[N/A]", "[Not Supported]", "Not Supported", "None", "Unknown Error",
@@ -53,8 +53,8 @@ def said(text: str | None) -> str | None:
 
 
 def whole(text: str | None) -> int | None:
-    found = re.match(r"-?\d+", said(text) or "")
-    return int(found.group()) if found else None
+    digits = re.match(r"-?\d+", stated(text) or "")
+    return int(digits.group()) if digits else None
 
 
 def listed(output: str, fields: tuple[str, ...], main_mb: int | None = None) -> list[Listed]:
@@ -62,24 +62,24 @@ def listed(output: str, fields: tuple[str, ...], main_mb: int | None = None) -> 
 
     ``main_mb``: the machine's memory, which is that of a card that says it has none of its own.
     """
-    found = []
+    cards = []
     for row in csv.reader(io.StringIO(output), skipinitialspace=True):
         values = dict(zip(fields, row, strict=False))
-        index, uuid, name = whole(values.get("index")), said(values.get("uuid")), said(values.get("name"))
+        index, uuid, name = whole(values.get("index")), stated(values.get("uuid")), stated(values.get("name"))
         memory = whole(values.get("memory.total"))
         unified = memory is None and (values.get("memory.total") or "").strip() in ("[N/A]", "N/A", "[Not Supported]")
         if unified:
             memory = main_mb
         if index is None or uuid is None or name is None or memory is None:
             continue
-        bus_id = said(values.get("pci.bus_id"))
+        bus_id = stated(values.get("pci.bus_id"))
         link = PcieLink(
             generation=whole(values.get("pcie.link.gen.max")),
             card_generation=whole(values.get("pcie.link.gen.gpumax")),
             lanes=whole(values.get("pcie.link.width.current")),
             card_lanes=whole(values.get("pcie.link.width.max")),
         )
-        ecc = said(values.get("ecc.mode.current"))
+        ecc = stated(values.get("ecc.mode.current"))
         gpu = Gpu(
             index=index,
             uuid=uuid,
@@ -87,13 +87,13 @@ def listed(output: str, fields: tuple[str, ...], main_mb: int | None = None) -> 
             gpu_class=gpu_class(name, memory),
             memory_total_mb=memory,
             unified_memory=unified,
-            compute_capability=said(values.get("compute_cap")),
+            compute_capability=stated(values.get("compute_cap")),
             pci_bus_id=kernel_bus_id(bus_id) if bus_id else None,
             pcie=link if link != PcieLink() else None,
             ecc_enabled=None if ecc is None else ecc == "Enabled",
         )
-        found.append(Listed(gpu, said(values.get("mig.mode.current")) == "Enabled"))
-    return found
+        cards.append(Listed(gpu, stated(values.get("mig.mode.current")) == "Enabled"))
+    return cards
 
 
 _INSTANCE = re.compile(r"^\s+MIG (?P<profile>\S+)\s+Device\s+(?P<device>\d+):\s+\(UUID: (?P<uuid>[^)]+)\)")
@@ -102,14 +102,14 @@ _CARD = re.compile(r"^GPU (?P<index>\d+): .*\(UUID: (?P<uuid>[^)]+)\)")
 
 def instances(listing: str) -> dict[str, list[tuple[int, str, str]]]:
     """Card UUID to its instances of ``nvidia-smi -L``: device, profile, UUID."""
-    found: dict[str, list[tuple[int, str, str]]] = {}
+    by_card: dict[str, list[tuple[int, str, str]]] = {}
     card = ""
     for line in listing.splitlines():
         if match := _CARD.match(line):
             card = match["uuid"]
         elif (match := _INSTANCE.match(line)) and card:
-            found.setdefault(card, []).append((int(match["device"]), match["profile"], match["uuid"]))
-    return found
+            by_card.setdefault(card, []).append((int(match["device"]), match["profile"], match["uuid"]))
+    return by_card
 
 
 def report(xml: str) -> Report:
@@ -121,31 +121,33 @@ def report(xml: str) -> Report:
     fabrics: dict[str, NvlinkFabric] = {}
     instances: dict[str, list[tuple[int, int | None, int | None, int]]] = {}
     for gpu in root.iter("gpu"):
-        uuid = said(gpu.findtext("uuid"))
+        uuid = stated(gpu.findtext("uuid"))
         if uuid is None:
             continue
         fabric = _fabric(gpu.find("fabric"))
         if fabric is not None:
             fabrics[uuid] = fabric
-        for one in gpu.iterfind("mig_devices/mig_device"):
-            device, memory = whole(one.findtext("index")), whole(one.findtext("fb_memory_usage/total"))
+        for device_node in gpu.iterfind("mig_devices/mig_device"):
+            device, memory = whole(device_node.findtext("index")), whole(device_node.findtext("fb_memory_usage/total"))
             if device is not None and memory is not None:
-                ids = whole(one.findtext("gpu_instance_id")), whole(one.findtext("compute_instance_id"))
+                ids = whole(device_node.findtext("gpu_instance_id")), whole(device_node.findtext("compute_instance_id"))
                 instances.setdefault(uuid, []).append((device, *ids, memory))
-    return Report(said(root.findtext("driver_version")) or "", said(root.findtext("cuda_version")), fabrics, instances)
+    return Report(
+        stated(root.findtext("driver_version")) or "", stated(root.findtext("cuda_version")), fabrics, instances
+    )
 
 
 def _fabric(node: ET.Element | None) -> NvlinkFabric | None:
-    state = said(node.findtext("state")) if node is not None else None
+    state = stated(node.findtext("state")) if node is not None else None
     names = {"Completed": "completed", "In Progress": "in_progress", "Not Started": "not_started"}
     known = names.get(state or "")
     if node is None or known is None:
         return None
-    cluster = said(node.findtext("cluster_uuid") or node.findtext("clusterUuid"))
+    cluster = stated(node.findtext("cluster_uuid") or node.findtext("clusterUuid"))
     clique = whole(node.findtext("clique_id") or node.findtext("cliqueId"))
-    status = said(node.findtext("status"))
+    status = stated(node.findtext("status"))
     joined = cluster is not None and cluster != ZEROS
-    degraded = said(node.findtext("health/bandwidth"))
+    degraded = stated(node.findtext("health/bandwidth"))
     return NvlinkFabric(
         state=known,  # type: ignore[arg-type]
         status="" if status in (None, "Success") or known != "completed" else status,
@@ -155,18 +157,18 @@ def _fabric(node: ET.Element | None) -> NvlinkFabric | None:
     )
 
 
-def cards(found: list[Listed], listing: str, full: Report) -> list[Gpu]:
+def cards(listed_cards: list[Listed], listing: str, full: Report) -> list[Gpu]:
     """The cards, those in MIG mode replaced by their instances."""
     names = instances(listing)
     gpus: list[Gpu] = []
-    for one in found:
-        fabric = full.fabrics.get(one.gpu.uuid)
+    for listed_card in listed_cards:
+        fabric = full.fabrics.get(listed_card.gpu.uuid)
         gpu = msgspec.structs.replace(
-            one.gpu,
+            listed_card.gpu,
             nvlink=fabric,
             nvlink_domain=nvlink_domain(fabric.cluster_uuid, fabric.clique, fabric.state) if fabric else None,
         )
-        if not one.mig:
+        if not listed_card.mig:
             gpus.append(gpu)
             continue
         sizes = {device: (gi, ci, memory) for device, gi, ci, memory in full.instances.get(gpu.uuid, [])}

@@ -46,31 +46,31 @@ def read(text: str) -> FabricMap:
         elif node and (match := _CABLE.match(line)):
             ends = frozenset(((node, int(match["port"])), (match["peer"], int(match["peer_port"]))))
             cables[ends] = f"{match['width']}x{match['speed']}", rate(match["width"], match["speed"])
-    hosts = {one for one, name in names.items() if one.startswith("H-") and _NOT_A_HOST not in name}
-    inside = {one for one in names if one.startswith("H-")} - hosts
-    found: list[tuple[End, End, str, float | None]] = []
+    hosts = {node_id for node_id, name in names.items() if node_id.startswith("H-") and _NOT_A_HOST not in name}
+    inside = {node_id for node_id in names if node_id.startswith("H-")} - hosts
+    cabled: list[tuple[End, End, str, float | None]] = []
     for ends, (label, gbps) in cables.items():
         if len(ends) == 2 and not any(end[0] in inside for end in ends):
-            one, other = sorted(ends)
-            found.append((one, other, label, gbps))
-    tiers = _tiers(names, hosts, [(one[0], other[0]) for one, other, _, _ in found])
-    usual = _usual((tiers.get(one[0], 0), tiers.get(other[0], 0), gbps) for one, other, _, gbps in found)
+            first, second = sorted(ends)
+            cabled.append((first, second, label, gbps))
+    tiers = _tiers(names, hosts, [(first[0], second[0]) for first, second, _, _ in cabled])
+    usual = _usual((tiers.get(first[0], 0), tiers.get(second[0], 0), gbps) for first, second, _, gbps in cabled)
     nics: list[FabricAdapter] = []
     slow: list[FabricCable] = []
-    for one, other, label, gbps in found:
-        kind = tuple(sorted((tiers.get(one[0], 0), tiers.get(other[0], 0))))
+    for first, second, label, gbps in cabled:
+        kind = tuple(sorted((tiers.get(first[0], 0), tiers.get(second[0], 0))))
         expected = usual.get(kind)
         if gbps is not None and expected is not None and gbps < expected:
             slow.append(
                 FabricCable(
-                    one=f"{names[one[0]]} port {one[1]}",
-                    other=f"{names[other[0]]} port {other[1]}",
+                    one=f"{names[first[0]]} port {first[1]}",
+                    other=f"{names[second[0]]} port {second[1]}",
                     link=label,
                     rate_gbps=gbps,
                     expected_gbps=expected,
                 )
             )
-        for end, peer in ((one, other), (other, one)):
+        for end, peer in ((first, second), (second, first)):
             if end[0] in hosts and peer[0] in names:
                 machine, nic = _split(names[end[0]])
                 nics.append(
@@ -83,15 +83,15 @@ def read(text: str) -> FabricMap:
                     )
                 )
     switches = [
-        FabricSwitch(guid=one.partition("-")[2], name=names[one], tier=_TIERS[min(tiers[one], 3)])
-        for one in names
-        if one.startswith("S-") and one in tiers
+        FabricSwitch(guid=node_id.partition("-")[2], name=names[node_id], tier=_TIERS[min(tiers[node_id], 3)])
+        for node_id in names
+        if node_id.startswith("S-") and node_id in tiers
     ]
     return FabricMap(
-        switches=tuple(sorted(switches, key=lambda one: (one.tier, one.name))),
-        nics=tuple(sorted(nics, key=lambda one: (one.machine, one.nic))),
-        slow_cables=tuple(sorted(slow, key=lambda one: (one.one, one.other))),
-        cables=len(found),
+        switches=tuple(sorted(switches, key=lambda switch: (switch.tier, switch.name))),
+        nics=tuple(sorted(nics, key=lambda nic: (nic.machine, nic.nic))),
+        slow_cables=tuple(sorted(slow, key=lambda cable: (cable.one, cable.other))),
+        cables=len(cabled),
         rails=_rails(nics),
     )
 
@@ -102,13 +102,13 @@ _TIERS = {1: "leaf", 2: "spine", 3: "core"}
 def _tiers(names: dict[str, str], hosts: set[str], links: list[tuple[str, str]]) -> dict[str, int]:
     """Hosts are 0; a switch is one more than the nearest of its neighbours."""
     beside: dict[str, set[str]] = {}
-    for one, other in links:
-        beside.setdefault(one, set()).add(other)
-        beside.setdefault(other, set()).add(one)
+    for node, peer_node in links:
+        beside.setdefault(node, set()).add(peer_node)
+        beside.setdefault(peer_node, set()).add(node)
     tiers = dict.fromkeys(hosts, 0)
     edge, tier = hosts, 1
     while edge:
-        edge = {peer for one in edge for peer in beside.get(one, ()) if peer not in tiers and peer.startswith("S-")}
+        edge = {peer for node in edge for peer in beside.get(node, ()) if peer not in tiers and peer.startswith("S-")}
         tiers |= dict.fromkeys(edge, tier)
         tier += 1
     return tiers
@@ -117,10 +117,10 @@ def _tiers(names: dict[str, str], hosts: set[str], links: list[tuple[str, str]])
 def _usual(links: Iterable[tuple[int, int, float | None]]) -> dict[tuple[int, ...], float]:
     """The rate most cables between two tiers have; of two equally common ones the higher."""
     counts: dict[tuple[int, ...], Counter[float]] = {}
-    for one, other, gbps in links:
+    for tier, other_tier, gbps in links:
         if gbps is not None:
-            counts.setdefault(tuple(sorted((one, other))), Counter())[gbps] += 1
-    return {kind: max(found, key=lambda gbps: (found[gbps], gbps)) for kind, found in counts.items()}
+            counts.setdefault(tuple(sorted((tier, other_tier))), Counter())[gbps] += 1
+    return {kind: max(rates, key=lambda gbps: (rates[gbps], gbps)) for kind, rates in counts.items()}
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -131,8 +131,8 @@ def _split(name: str) -> tuple[str, str]:
 
 def _rails(nics: list[FabricAdapter]) -> dict[str, tuple[str, ...]]:
     """Adapter name to the leaves its ports are on, over all machines: one leaf each is a rail-aligned fabric."""
-    found: dict[str, set[str]] = {}
-    for one in nics:
-        if one.nic:
-            found.setdefault(one.nic, set()).add(one.leaf)
-    return {nic: tuple(sorted(leaves)) for nic, leaves in sorted(found.items())}
+    leaves_of: dict[str, set[str]] = {}
+    for port_of in nics:
+        if port_of.nic:
+            leaves_of.setdefault(port_of.nic, set()).add(port_of.leaf)
+    return {nic: tuple(sorted(leaves)) for nic, leaves in sorted(leaves_of.items())}

@@ -33,7 +33,7 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
 
 def samples(page: str) -> dict[str, float]:
     """Every metric of a Prometheus text page, summed over its labels. Lines that are not samples are skipped."""
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for line in page.splitlines():
         if not line or line[0] == "#":
             continue
@@ -47,22 +47,22 @@ def samples(page: str) -> dict[str, float]:
         except (ValueError, IndexError):
             continue
         if math.isfinite(value):  # NaN stands for what is not known
-            found[name] = found.get(name, 0.0) + value
-    return found
+            totals[name] = totals.get(name, 0.0) + value
+    return totals
 
 
 def read(page: str, names: MetricNames) -> Readings:
     """The figures the agent needs from an engine's page."""
-    found = samples(page)
+    figures = samples(page)
 
     def whole(name: str) -> int | None:
-        return int(found[name]) if name in found else None
+        return int(figures[name]) if name in figures else None
 
-    moving = [found[name] for name in (*names.progress, names.tokens) if name in found]
+    moving = [figures[name] for name in (*names.progress, names.tokens) if name in figures]
     return Readings(
         running=whole(names.running),
         waiting=whole(names.waiting),
         tokens=whole(names.tokens),
-        kv_used=found.get(names.kv_used) if names.kv_used else None,
+        kv_used=figures.get(names.kv_used) if names.kv_used else None,
         progress=sum(moving) if moving else None,
     )

@@ -54,14 +54,14 @@ PORT_TAKEN = "its port was taken by another program"
 def recognised(lines: Iterable[str]) -> str | None:
     """The first known trouble in ``lines`` as a sentence part, or None. Earlier troubles cause the later ones."""
     text = "\n".join(lines)
-    found: list[tuple[int, str]] = []
+    matches: list[tuple[int, str]] = []
     for pattern, sentence in _KNOWN:
         match = pattern.search(text)
         if match is not None:
-            found.append((match.start(), sentence.format(**match.groupdict())))
+            matches.append((match.start(), sentence.format(**match.groupdict())))
     # The general sentence for a failed load follows its particular cause and says less.
-    particular = [entry for entry in found if entry[1] != "it could not load its weights"]
-    return min(particular or found)[1] if found else None
+    particular = [entry for entry in matches if entry[1] != "it could not load its weights"]
+    return min(particular or matches)[1] if matches else None
 
 
 def ended(exit_code: int | None) -> str:

@@ -18,13 +18,13 @@ def read(lines: Iterable[str]) -> Offload:
     """From its output at verbosity 4. The last load counts."""
     backend, gpu_layers, layers = "", None, None
     for line in lines:
-        if (found := _LAYERS.search(line)) is not None:
+        if (match := _LAYERS.search(line)) is not None:
             # Where nothing can go to a GPU it says no more than that; the output layer is counted as it counts it.
-            backend, gpu_layers, layers = "", 0, int(found[1]) + 1
-        elif (found := _OFFLOADED.search(line)) is not None:
-            gpu_layers, layers = int(found[1]), int(found[2])
-        elif (found := _BUFFER.search(line)) is not None:
-            name = found[1].lower()
+            backend, gpu_layers, layers = "", 0, int(match[1]) + 1
+        elif (match := _OFFLOADED.search(line)) is not None:
+            gpu_layers, layers = int(match[1]), int(match[2])
+        elif (match := _BUFFER.search(line)) is not None:
+            name = match[1].lower()
             if backend in ("", "cpu"):
                 backend = "metal" if name == "mtl" else name
     return Offload(backend=backend, gpu_layers=gpu_layers, layers=layers)
