@@ -37,9 +37,11 @@ class Report:
         return bool(code(self.findings))
 
     def json(self) -> str:
+        """Findings and facts as indented JSON."""
         return as_json(self.machine_id, self.facts, self.findings)
 
     def text(self) -> str:
+        """Findings as lines for people."""
         return as_text(self.machine_id, self.findings)
 
 
@@ -59,6 +61,7 @@ def load(file: Path | None) -> NodeAgentSettings:
 
 
 def code(findings: tuple[Finding, ...]) -> int:
+    """The exit status: 1 when something cannot work as it is, else 0."""
     return int(any(finding.severity == "broken" for finding in findings))
 
 
@@ -69,6 +72,7 @@ def as_json(machine_id: str, facts: Facts, findings: tuple[Finding, ...]) -> str
 
 
 def as_text(machine_id: str, findings: tuple[Finding, ...]) -> str:
+    """Findings as lines for people, each with what it costs and how it is mended."""
     counts = Counter(finding.severity for finding in findings)
     lines = [f"{machine_id}: {counts['broken']} broken, {counts['costly']} costly, {counts['note']} notes, "
              f"{counts['fine']} fine"]  # fmt: skip

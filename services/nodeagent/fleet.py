@@ -39,6 +39,7 @@ class Fleet:
         self._count = 0
 
     async def start(self) -> None:
+        """Start every agent; which of them work is for ``not_ready`` to say. Raises Misconfigured."""
         assert self._settings.fleet is not None
         machines = read(self._settings.fleet)
         self._count = len(machines)
@@ -78,10 +79,12 @@ class Fleet:
                     await bus.close()
 
     async def stop(self) -> None:
+        """Let go of every engine, and stop the agents."""
         logging.getLogger().removeHandler(self._lines)
         await end(*self._running)
 
     def not_ready(self) -> list[str]:
+        """How many machines do not work yet, as a sentence; empty when all do."""
         ready = sum(not agent.not_ready() for agent in self._agents.values())
         if ready == self._count:
             return []

@@ -19,6 +19,8 @@ def _meaning(text: str) -> Meta:
 
 
 class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
+    """What one agent goes by."""
+
     machine_id: Annotated[str, Meta(min_length=1, description="What this machine is called in the cluster.")] = (
         msgspec.field(default_factory=socket.gethostname)
     )

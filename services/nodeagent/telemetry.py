@@ -46,6 +46,7 @@ class Telemetry:
         ]
 
     async def stop(self) -> None:
+        """Measure no more."""
         await end(*self._tasks)
 
     async def _sample_on(self) -> None:

@@ -89,6 +89,7 @@ def _judged(gpu: Gpu, wear: GpuWear | None, known: Gpu | None) -> Gpu:
 
 
 def examine(facts: Facts) -> DoctorAnswer:
+    """What the facts of a machine say is wrong with it."""
     return DoctorAnswer(findings=findings(facts))
 
 

@@ -127,6 +127,7 @@ class Hardware:
         await asyncio.gather(*(asyncio.to_thread(clock.first, _FIRST_LOOK_S) for clock in waited_for))
 
     def stop(self) -> None:
+        """Look no more."""
         for clock in self._all():
             clock.stop()
 
@@ -141,10 +142,12 @@ class Hardware:
 
     @property
     def simulated(self) -> bool:
+        """Whether the machine is an invented one."""
         return self._simulated is not None
 
     @property
     def cpu_count(self) -> int:
+        """CPUs that engines may use."""
         return self._simulated.cores if self._simulated else machine.cpu_count()
 
     @property
@@ -201,6 +204,7 @@ class Hardware:
 
     @property
     def filesystems(self) -> tuple[Filesystem, ...]:
+        """Those that store things, as of the last look."""
         return self._filesystems.latest() or ()
 
     def disk_free_mb(self) -> dict[str, int]:
@@ -309,6 +313,7 @@ class Hardware:
         }
 
     def registered(self, sealing_key: str, engines: tuple[EngineFound, ...]) -> MachineRegistered:
+        """What the machine is, as it is told to the cluster."""
         settings, gpus = self._settings, self.gpus
         return MachineRegistered(
             at=datetime.now(UTC),

@@ -32,9 +32,11 @@ class Polling(Generic[T]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
+        """Begin to read."""
         self._thread.start()
 
     def stop(self) -> None:
+        """Read no more; a read that hangs is left alone."""
         self._ended.set()
         self._due.set()
 

@@ -79,6 +79,7 @@ class Progress:
         self._last = time.monotonic()
 
     def advance(self) -> None:
+        """There was a sign of life."""
         self._last = time.monotonic()
 
     def over(self) -> float | None:

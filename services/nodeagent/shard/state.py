@@ -36,10 +36,12 @@ class ShardState:
 
     @property
     def wanted(self) -> ShardWanted:
+        """What is wanted of it, as of when it was taken up."""
         return self.record.wanted
 
     @property
     def ended(self) -> bool:
+        """Whether nothing of it runs any more and that was reported."""
         return self.record.phase in ENDED
 
     def measured(self, usage: Usage | None, elapsed_s: float) -> None:

@@ -69,6 +69,7 @@ class Supervisor:
 
     @property
     def desired(self) -> Desired | None:
+        """What should run here; None: nobody has said."""
         return self._desired
 
     async def close(self) -> None:

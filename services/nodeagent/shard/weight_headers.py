@@ -31,9 +31,11 @@ class AtHub:
         self._names = repository.names()
 
     def names(self) -> list[str]:
+        """Paths of its files."""
         return self._names
 
     def head(self, name: str, size: int) -> bytes:
+        """The first ``size`` bytes of a file. Raises MirrorFailed."""
         return self._repository.head(name, size)
 
 

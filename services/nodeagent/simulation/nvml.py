@@ -17,6 +17,8 @@ import pynvml
 
 
 class Fabric(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the driver says of a card's NVLink fabric."""
+
     state: int
     status: int = 0
     cluster_uuid: str = "00000000-0000-0000-0000-000000000000"

@@ -46,6 +46,7 @@ class DataFolder:
         self._descriptor = descriptor
 
     def release(self) -> None:
+        """Let another agent have it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

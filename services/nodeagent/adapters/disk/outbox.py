@@ -88,9 +88,11 @@ class Outbox:
         self._filled.set()
 
     def waiting(self) -> list[Path]:
+        """Files of the facts the log does not have yet, the oldest first."""
         return sorted(self._folder.glob("[0-9]*.json"))
 
     def start(self, bus: Bus) -> None:
+        """Send what waits, and what will be put in."""
         self._task = bus.background("the outbox", lambda: self._send(bus))
 
     async def stop(self, patience_s: float) -> None:

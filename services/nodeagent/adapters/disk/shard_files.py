@@ -30,12 +30,15 @@ class ShardFiles:
         self._id = folder_id(data_dir)
 
     def folder(self, shard_id: str) -> Path:
+        """Where the files of a shard are."""
         return self._root / encode_token(shard_id)
 
     def output(self, shard_id: str) -> Path:
+        """The file an engine prints to."""
         return self.folder(shard_id) / "output.log"
 
     def write(self, record: ShardRecord) -> None:
+        """Keep a record in place of the one before. Raises OSError."""
         folder = self.folder(record.wanted.shard_id)
         if not folder.exists():
             folder.mkdir(mode=0o700)
@@ -71,4 +74,5 @@ class ShardFiles:
             shutil.rmtree(folder, ignore_errors=True)
 
     def shards_with_output(self) -> list[str]:
+        """Ids of the shards whose engines printed something that is still here."""
         return sorted(decode_token(folder.name) for folder in self._root.iterdir())

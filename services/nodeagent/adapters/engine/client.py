@@ -37,6 +37,7 @@ class EngineClient:
 
     @property
     def health_path(self) -> str:
+        """The path of its health page."""
         return self._engine.health_path
 
     async def healthy(self) -> bool:

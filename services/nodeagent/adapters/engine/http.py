@@ -18,6 +18,8 @@ class Unreachable(Exception):
 
 
 class Response(msgspec.Struct, frozen=True):
+    """A whole answer."""
+
     status: int
     body: bytes
 

@@ -18,6 +18,8 @@ _LOAD_S = 180.0
 
 
 class Installed(msgspec.Struct, frozen=True):
+    """An environment in which an engine loads, and the version of the engine."""
+
     folder: Path
     version: str
 

@@ -58,10 +58,12 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def mark_of(data_dir: Path, shard_id: str) -> str:
+    """The mark of a shard's processes: the value of ``MARK`` in their environment."""
     return f"{data_dir.resolve()}//{shard_id}"
 
 
 def boot_id() -> str:
+    """Which start of the machine this is; empty when the kernel does not say."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -242,6 +244,7 @@ class Engines:
         return described or EngineProcess(pid=pid, started=0, boot=boot_id(), command=tuple(command))
 
     def running(self, process: EngineProcess) -> bool:
+        """Whether it has not ended, as far as can be known."""
         self._collect(process.pid)
         if process.pid in self._ours:
             # Ours until the kernel gives its code; one whose threads are still ending looks like a corpse before.

@@ -31,6 +31,7 @@ class Handle(msgspec.Struct, frozen=True):
 
     @property
     def instance(self) -> bool:
+        """Whether it is a MIG instance."""
         return self.own is not self.card
 
 
@@ -43,6 +44,7 @@ def asked(nvml: Any, function: str, *arguments: Any) -> Any:
 
 
 def text(value: Any) -> str:
+    """A name as NVML gives it, bytes or text."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
@@ -192,6 +194,7 @@ def _whole(text: str | None) -> int | None:
 
 
 def numa_node(host: HostAccess, bus_id: str | None) -> int | None:
+    """The NUMA node of the card at a bus id; None: not known, or the machine has only one."""
     node = host.text(f"{PCI}/{bus_id}/numa_node") if bus_id is not None else None
     return int(node) if node is not None and node.isdigit() else None  # -1: the machine has only one
 

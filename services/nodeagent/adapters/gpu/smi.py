@@ -20,6 +20,8 @@ class Failed(Exception):
 
 
 class Found(msgspec.Struct, frozen=True):
+    """The cards ``nvidia-smi`` lists, and the versions of the driver and of CUDA."""
+
     gpus: tuple[Gpu, ...]
     driver: str
     cuda: str | None

@@ -37,6 +37,8 @@ class TookTooLong(Exception):
 
 
 class HostAccess(Protocol):
+    """What can be asked of a machine: a real, a recorded or an invented one."""
+
     def nvml(self) -> Any:
         """A module like ``pynvml``. Raises NotThere."""
 

@@ -128,6 +128,7 @@ def _droppable(folder: Path) -> int:
 
 
 def cpu_flags(host: HostAccess) -> tuple[str, ...]:
+    """The vector extensions of the CPU."""
     return hardware.vector_flags(host.text("/proc/cpuinfo") or "")
 
 

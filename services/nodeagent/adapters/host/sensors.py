@@ -31,6 +31,7 @@ class Sensors:
         self._energy: dict[str, tuple[float, int]] = {}
 
     def read(self) -> SensorReadings:
+        """The readings now."""
         cpu: list[float] = []
         inlet: list[float] = []
         for monitor in self._host.names(_MONITORS):

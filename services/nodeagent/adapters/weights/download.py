@@ -83,11 +83,13 @@ class Part:
             self.restart()
 
     def restart(self) -> None:
+        """Forget what is here of the file."""
         self._out.truncate(0)
         self.have, self._digest = 0, hashlib.sha256()
         self.origins = []
 
     def append(self, block: memoryview) -> None:
+        """Write more of the file. Raises OSError."""
         left = block
         while left:
             left = left[os.write(self._out.fileno(), left) :]
@@ -214,4 +216,5 @@ def content_of(answer: Answer, called: str, file: WeightFile, offset: int) -> An
 
 
 def sentence_of(error: Exception) -> str:
+    """What an error says; its type when it says nothing."""
     return str(error) or type(error).__name__

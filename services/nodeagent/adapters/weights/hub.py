@@ -43,6 +43,8 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
 class Hub(NamedTuple):
+    """A hub, and the token it may ask for."""
+
     endpoint: str
     token_file: Path | None = None
     """Read at each request; the token goes to the endpoint's host and no other."""

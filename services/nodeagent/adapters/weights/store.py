@@ -69,6 +69,7 @@ class Store:
             return None
 
     def keep_listing(self, name: str, version: str, files: tuple[WeightFile, ...]) -> None:
+        """Keep which files a version has, for the next agent. Raises OSError."""
         durable.write(self._listing(name, version), msgspec.json.encode(files))
 
     def _listing(self, name: str, version: str) -> Path:
@@ -82,9 +83,11 @@ class Store:
         return sha256
 
     def part(self, sha256: str) -> Path:
+        """Where a download keeps what it has of a file."""
         return self._parts / sha256
 
     def size_of_part(self, sha256: str) -> int:
+        """Bytes a download left of a file."""
         try:
             return self.part(sha256).stat().st_size
         except FileNotFoundError:
@@ -203,6 +206,7 @@ class Store:
         return sizes
 
     def holds(self, name: str, version: str) -> bool:
+        """Whether anything of a version is here."""
         return (self._models / name / version).is_dir()
 
     def remove(self, name: str, version: str, keep: Set[str]) -> int:

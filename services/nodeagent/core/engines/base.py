@@ -39,11 +39,15 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine(Protocol):
-    @property
-    def name(self) -> str: ...
+    """One engine as it can be started on this machine."""
 
     @property
-    def health_path(self) -> str: ...
+    def name(self) -> str:
+        """Its name in the table of engines."""
+
+    @property
+    def health_path(self) -> str:
+        """The path of the page that says whether it is ready."""
 
     @property
     def metrics_path(self) -> str | None:
@@ -80,6 +84,7 @@ class Prometheus:
 
     @property
     def metrics(self) -> MetricNames:
+        """What it calls the figures that are read."""
         raise NotImplementedError
 
     @property

@@ -73,6 +73,7 @@ _MEANS: dict[Verdict, tuple[Literal["broken", "costly", "note"], str]] = {
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
+    """Everything that is wrong, or worth knowing, the most serious first."""
     everything = [
         *_gpus(facts),
         *_links(facts),

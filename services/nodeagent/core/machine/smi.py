@@ -53,6 +53,7 @@ def stated(text: str | None) -> str | None:
 
 
 def whole(text: str | None) -> int | None:
+    """The whole number a text begins with, or None."""
     digits = re.match(r"-?\d+", stated(text) or "")
     return int(digits.group()) if digits else None
 

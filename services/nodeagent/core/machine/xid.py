@@ -20,6 +20,7 @@ class Xid(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
+        """What the number means, as part of a sentence."""
         return xid_text(self.number)
 
 

@@ -12,11 +12,15 @@ from .record import ENDED, ShardRecord
 
 
 class Start(msgspec.Struct, frozen=True):
+    """A shard is to be taken up; ``generation``: of the desired state that wants it."""
+
     wanted: ShardWanted
     generation: int
 
 
 class Stop(msgspec.Struct, frozen=True):
+    """A shard is to be stopped on purpose."""
+
     shard_id: str
     reason: str
 

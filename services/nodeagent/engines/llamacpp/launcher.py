@@ -17,6 +17,7 @@ from libs.engines.llamacpp import OPTIONS
 
 
 def parser() -> argparse.ArgumentParser:
+    """The options of ``llama-server`` that this launcher takes."""
     options = argparse.ArgumentParser(prog="llamacpp_launcher", allow_abbrev=False)
     options.add_argument("--probe", action="store_true")
     options.add_argument("--host", default="127.0.0.1")
@@ -84,6 +85,7 @@ def parameters(options: argparse.Namespace, library: Any, key: str | None) -> An
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Serve until a signal comes; the exit status when it cannot."""
     options = parser().parse_args(arguments)
     key = os.environ.pop("LLAMA_API_KEY", None)
     try:
