@@ -304,7 +304,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         cluster.up("--port", "0", "--fleet", str(FLEET))
         cluster.text("apply", "-f", str(ROOT / "examples" / "cluster.yaml"), "--yes")
         cluster.text("apply", "-f", "-", "--yes", stdin=ON_DEMAND)
-        cluster.until_served(90)
+        cluster.until_served(600)
         yield cluster
     finally:
         cluster.down()
