@@ -9,12 +9,12 @@ from libs.events.refusal import Refused
 from services.scheduler.replay import fold
 from services.scheduler.whatif import WhatIf
 
-from .harness import Simulation, cpu_profile, gpu_profile, model_spec
+from .harness import World, cpu_profile, gpu_profile, model_spec
 
 
 @pytest.fixture
-def world() -> Simulation:
-    world = Simulation()
+def world() -> World:
+    world = World()
     for name in ("a", "b"):
         world.machine(name, gpus=2)
     world.define(model_spec("m", 3, gpu_profile()))
@@ -22,14 +22,14 @@ def world() -> Simulation:
     return world
 
 
-def would(world: Simulation, *commands: object, lost: tuple[str, ...] = ()) -> WhatIf:
+def would(world: World, *commands: object, lost: tuple[str, ...] = ()) -> WhatIf:
     before = world.state.hash()
     found = fold(world.log).what_if(commands, lost, [], world.now)  # type: ignore[arg-type]
     assert world.state.hash() == before
     return found
 
 
-def test_a_model_that_fits_starts_and_says_where(world: Simulation) -> None:
+def test_a_model_that_fits_starts_and_says_where(world: World) -> None:
     found = would(world, DefineModel(spec=model_spec("n", 1, gpu_profile())))
     assert [(move.model, move.what) for move in found.moves] == [("n", "start")]
     assert "with the profile gpu" in found.moves[0].sentence
@@ -38,7 +38,7 @@ def test_a_model_that_fits_starts_and_says_where(world: Simulation) -> None:
     assert found.position == world.log[-1][0]
 
 
-def test_a_model_that_does_not_fit_says_why(world: Simulation) -> None:
+def test_a_model_that_does_not_fit_says_why(world: World) -> None:
     found = would(world, DefineModel(spec=model_spec("n", 1, gpu_profile(gpus=2))))
     assert [move.what for move in found.moves] == ["tell"]
     assert "needs 2 GPUs of class h100-80g, " in found.moves[0].sentence
@@ -46,7 +46,7 @@ def test_a_model_that_does_not_fit_says_why(world: Simulation) -> None:
     assert (model.model, model.state) == ("n", "unplaced")
 
 
-def test_a_lost_machine_moves_what_it_ran(world: Simulation) -> None:
+def test_a_lost_machine_moves_what_it_ran(world: World) -> None:
     found = would(world, lost=("a",))
     assert {move.what for move in found.moves} == {"start", "stop", "tell"}
     assert all(move.machines == ("b",) for move in found.moves if move.what == "start")
@@ -54,7 +54,7 @@ def test_a_lost_machine_moves_what_it_ran(world: Simulation) -> None:
     assert (model.ready_before, model.ready_after, model.wanted) == (3, 2, 3)
 
 
-def test_a_drained_machine_and_a_higher_class_are_played_through(world: Simulation) -> None:
+def test_a_drained_machine_and_a_higher_class_are_played_through(world: World) -> None:
     urgent = DefineModel(spec=model_spec("urgent", 1, gpu_profile(gpus=2), priority_class="high"))
     found = would(world, urgent)
     assert [m.model for m in found.models if m.ready_after < m.ready_before] == ["m"]
@@ -62,7 +62,7 @@ def test_a_drained_machine_and_a_higher_class_are_played_through(world: Simulati
     assert any(move.what == "stop" and move.machines == ("a",) for move in drained.moves)
 
 
-def test_stopping_and_removing(world: Simulation) -> None:
+def test_stopping_and_removing(world: World) -> None:
     stopped = would(world, StopModel(model="m"))
     assert [move.what for move in stopped.moves] == ["stop"] * 3
     removed = would(world, RemoveModel(model="m"))
@@ -70,7 +70,7 @@ def test_stopping_and_removing(world: Simulation) -> None:
 
 
 def test_what_was_not_finished_is_told_apart() -> None:
-    world = Simulation()
+    world = World()
     world.machine("a")
     world.define(model_spec())
     world.react()
@@ -79,7 +79,7 @@ def test_what_was_not_finished_is_told_apart() -> None:
     assert {move.model for move in found.moves} == {"n"}
 
 
-def test_a_change_that_would_be_refused_is(world: Simulation) -> None:
+def test_a_change_that_would_be_refused_is(world: World) -> None:
     with pytest.raises(Refused, match="there is none"):
         would(world, _without_profiles())
     with pytest.raises(Refused, match="there is no node 'x'"):
