@@ -22,7 +22,7 @@ from .cluster.views import Keys, Policies, Routes
 from .core.http.addresses import networks
 from .core.http.cors import Origins
 from .core.protocols.operations import OPERATIONS
-from .http.connection_balance import ConnectionBalance, memory
+from .http.connection_balance import ConnectionBalance, shared_memory
 from .http.keepalive import KeepAlives
 from .http.router import Router
 from .http.server import HttpServer, listen
@@ -178,7 +178,7 @@ def build(settings: GatewaySettings, bus: Bus) -> Gateway:
     """One worker on a socket of its own."""
     listening = listen(settings.host, settings.port)
     try:
-        return Gateway(settings, bus, listening, ConnectionBalance(memory(1), 1, 0))
+        return Gateway(settings, bus, listening, ConnectionBalance(shared_memory(1), 1, 0))
     except Misconfigured:
         listening.close()
         raise

@@ -19,12 +19,12 @@ def identity(directory: Path, name: str) -> str:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "id"
     try:
-        found = path.read_text().strip()
+        gateway_id = path.read_text().strip()
     except FileNotFoundError:
-        found = name if any(directory.glob("*.log")) else f"{name}-{secrets.token_hex(3)}"
+        gateway_id = name if any(directory.glob("*.log")) else f"{name}-{secrets.token_hex(3)}"
         scratch = directory / f"id.{os.getpid()}.new"
-        scratch.write_text(found + "\n")
+        scratch.write_text(gateway_id + "\n")
         scratch.rename(path)
-    if not _ID.fullmatch(found):
-        raise ValueError(f"{path} holds no gateway's id but {found[:40]!r}; remove it, and a new one is made")
-    return found
+    if not _ID.fullmatch(gateway_id):
+        raise ValueError(f"{path} holds no gateway's id but {gateway_id[:40]!r}; remove it, and a new one is made")
+    return gateway_id

@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
         if self._into is not None and self._pieces:
             try:
-                self._poured = self._into(self._taken())
+                self._poured = self._into(self._received())
             except Exception as error:
                 self._poured = error
             if self._poured is None and not self.complete:
@@ -201,7 +201,7 @@ class Connection(asyncio.Protocol):
                 return b""
             self._raise_failure()
             await self._wait()
-        return self._taken()
+        return self._received()
 
     async def pour(self, into: Callable[[bytes], bytes | None]) -> bytes | None:
         """Give all of the body that comes to ``into``, as it comes, until that gives something back; this, or None at
@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
         No task is woken for what is poured: to wake one takes longer than to pass a token on.
         """
         while self._pieces:
-            if (out := into(self._taken())) is not None:
+            if (out := into(self._received())) is not None:
                 return out
         self._into = into
         try:
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
         finally:
             self._into = self._poured = None
 
-    def _taken(self) -> bytes:
+    def _received(self) -> bytes:
         pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._pieces = []

@@ -65,23 +65,23 @@ class Limits:
                 counted.append(name)
             levels = self._levels(key, now)
         except TableFull:
-            self._take_back(counted, now)
+            self._uncount(counted, now)
             return faults.too_many_names()
         exchange.headers += headers(levels, exchange.protocol, exchange.started_at)
         for level in levels:
             if level.over is not None:
-                self._take_back(counted, now)
+                self._uncount(counted, now)
                 return faults.over_rate(level.whose, level.limit, level.unit, level.over, ())
         if any(level.near for level in levels):
             self._gossip.hurry()
         return None
 
-    def _take_back(self, names: list[str], now: float) -> None:
+    def _uncount(self, names: list[str], now: float) -> None:
         for name in names:
             self._gossip.counts.add(name, now, requests=-1)
 
     def _levels(self, key: KeyView, now: float) -> list[_Level]:
-        found = []
+        levels = []
         for whose, name, rpm, tpm in (
             ("This key", key.key_id, key.rpm, key.tpm),
             (f"The project '{key.project}'", key.project, key.project_rpm, key.project_tpm),
@@ -90,12 +90,12 @@ class Limits:
                 continue
             use = self._gossip.counts.used(name, now)
             if rpm is not None:
-                found.append(self._level(whose, "requests", name, rpm, use.requests, use.new_requests, now))
+                levels.append(self._level(whose, "requests", name, rpm, use.requests, use.new_requests, now))
             if tpm is not None:
                 # How many it will be is not known; where there is room for one it goes on.
                 level = self._level(whose, "tokens", name, tpm, use.tokens + 1, use.new_tokens + 1, now)
-                found.append(level._replace(left=max(0, tpm - use.tokens)))
-        return found
+                levels.append(level._replace(left=max(0, tpm - use.tokens)))
+        return levels
 
     def _level(self, whose: str, unit: Unit, name: str, limit: int, used: int, new: int, now: float) -> _Level:
         """``used`` and ``new``: with this request; see ``fits``."""
@@ -115,7 +115,7 @@ def limited(key: KeyView) -> tuple[str, ...]:
 
 def headers(levels: list[_Level], protocol: Protocol, now: datetime) -> Headers:
     """Of each unit the limit that is nearest, as the protocol's own clients read it."""
-    found: Headers = []
+    lines: Headers = []
     for unit in ("requests", "tokens"):
         of_unit = [level for level in levels if level.unit == unit]
         if not of_unit:
@@ -127,5 +127,5 @@ def headers(levels: list[_Level], protocol: Protocol, now: datetime) -> Headers:
             name = "anthropic-ratelimit-{unit}-{what}"
             reset = (now + timedelta(seconds=nearest.reset_s)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for what, value in (("limit", str(nearest.limit)), ("remaining", str(nearest.left)), ("reset", reset)):
-            found.append((name.format(what=what, unit=unit).encode(), value.encode()))
-    return found
+            lines.append((name.format(what=what, unit=unit).encode(), value.encode()))
+    return lines

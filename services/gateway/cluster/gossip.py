@@ -237,7 +237,7 @@ class Gossip:
         self.counts.sweep(now)
         self._other_hosts.forget(now)
         self.in_flight.forget(now)
-        for gateway_id in [one for one, at in self._heard.items() if now - at > SILENT_S]:
+        for gateway_id in [gateway for gateway, at in self._heard.items() if now - at > SILENT_S]:
             del self._heard[gateway_id]
 
     async def _publish(self) -> None:

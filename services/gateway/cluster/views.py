@@ -176,7 +176,7 @@ class ServedModel:
         if not self._tried:
             return choose(self.targets, tried, now, draw)
         first, second = self._stable, self._tried
-        if not tried and self._share.takes(self.route.canary_percent):
+        if not tried and self._share.includes_next(self.route.canary_percent):
             first, second = second, first
         return choose(first, tried, now, draw) or choose(second, tried, now, draw)
 
@@ -230,9 +230,9 @@ class Routes(ViewCopy[Route]):
         """The models a key may use."""
         return [served for served in self.models.values() if served.open_to(key)]
 
-    def on_change(self, told: Callable[[str], None]) -> None:
-        """``told`` is called with the name of every model whose route has changed."""
-        self._told.append(told)
+    def on_change(self, callback: Callable[[str], None]) -> None:
+        """``callback`` is called with the name of every model whose route has changed."""
+        self._told.append(callback)
 
     async def _changed(self, model: str, route: Route | None) -> None:
         known = self._models.get(model)
@@ -256,10 +256,15 @@ class Routes(ViewCopy[Route]):
             if id(target) not in used:
                 del self._targets[identity]
                 target.pool.close()
-        tuned = {name for one in (known.route if known else None, route) if one is not None for name in one.loras}
-        for told in self._told:
+        tuned = {
+            name
+            for version in (known.route if known else None, route)
+            if version is not None
+            for name in version.loras
+        }
+        for callback in self._told:
             for name in (model, *sorted(tuned)):
-                told(name)
+                callback(name)
 
     def _fine_tuned(self, served: ServedModel, name: str) -> ServedModel:
         targets = tuple(target for target in served.targets if name in target.endpoint.loras)
@@ -330,5 +335,5 @@ class Policies(ViewCopy[PolicySpec]):
         except KeyError:
             specs = [spec for name, spec in sorted(self._specs.items()) if spec.default or name in named]
             missing = tuple(name for name in named if name not in self._specs)
-            found = self._applicable[named] = ApplicablePolicies(specs, missing) if specs or missing else None
-            return found
+            applicable = self._applicable[named] = ApplicablePolicies(specs, missing) if specs or missing else None
+            return applicable

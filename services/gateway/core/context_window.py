@@ -14,15 +14,15 @@ class ContextExceeded(Fault):
 
     def __init__(
         self,
-        said: str,
+        engine_message: str,
         param: str | None,
         prompt: int | None = None,
         answer: int | None = None,
         window: int | None = None,
     ) -> None:
-        words = said.strip().rstrip(".")
-        told = f"The prompt is too long{f': {words}' if words else ''}. Send less, or ask for fewer tokens."
-        super().__init__(400, "context_length_exceeded", told, param=param)
+        reason = engine_message.strip().rstrip(".")
+        message = f"The prompt is too long{f': {reason}' if reason else ''}. Send less, or ask for fewer tokens."
+        super().__init__(400, "context_length_exceeded", message, param=param)
         self.prompt: int | None = None
         self.answer: int | None = None
         self.window: int | None = None

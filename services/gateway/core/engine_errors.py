@@ -67,20 +67,20 @@ MESSAGE_CHARACTERS = 500
 """More of an engine's sentence is not passed on: validators put the whole request into theirs."""
 
 
-def _figure(pattern: re.Pattern[str], said: str) -> int | None:
-    found = pattern.search(said)
-    digits = next(filter(None, found.groups())).replace(",", "") if found is not None else ""
+def _figure(pattern: re.Pattern[str], text: str) -> int | None:
+    match = pattern.search(text)
+    digits = next(filter(None, match.groups())).replace(",", "") if match is not None else ""
     return int(digits) if digits else None
 
 
-def _too_long(said: str, error: _UpstreamError) -> ContextExceeded:
-    words = "" if _INTERNAL.search(said) else said[:MESSAGE_CHARACTERS]
-    prompt = error.n_prompt_tokens or _figure(_PROMPT, said)
-    answer, window = _figure(_ANSWER, said), error.n_ctx or _figure(_WINDOW, said)
+def _too_long(text: str, error: _UpstreamError) -> ContextExceeded:
+    message = "" if _INTERNAL.search(text) else text[:MESSAGE_CHARACTERS]
+    prompt = error.n_prompt_tokens or _figure(_PROMPT, text)
+    answer, window = _figure(_ANSWER, text), error.n_ctx or _figure(_WINDOW, text)
     if prompt is not None and answer and window is not None and prompt + answer == window + 1:
         # vLLM counts until it is too much, and no further.
         prompt = None
-    return ContextExceeded(words, error.param, prompt, answer, window)
+    return ContextExceeded(message, error.param, prompt, answer, window)
 
 
 def fault_in(payload: bytes, status: int) -> Fault:
@@ -97,8 +97,8 @@ def fault_in(payload: bytes, status: int) -> Fault:
     error = body.error
     if isinstance(error, str) or error is None:
         detail = body.detail if isinstance(body.detail, str) else None
-        said = error if isinstance(error, str) else body.message or detail
-        return _told(status, said, _UpstreamError())
+        text = error if isinstance(error, str) else body.message or detail
+        return _told(status, text, _UpstreamError())
     if isinstance(error.code, (int, float)):
         # llama.cpp and vLLM put the HTTP status there.
         if 400 <= error.code <= 599:
@@ -107,11 +107,11 @@ def fault_in(payload: bytes, status: int) -> Fault:
     return _told(status, error.message, error)
 
 
-def _told(status: int, said: str | None, error: _UpstreamError) -> Fault:
-    said = said or ""
-    if status in (400, 413, 422, 500) and _CONTEXT.search(f"{said} {error.type} {error.code}"):
-        return _too_long(said, error)
-    if status in (400, 415, 422, 500, 501) and _NO_MEDIA.search(said):
+def _told(status: int, text: str | None, error: _UpstreamError) -> Fault:
+    text = text or ""
+    if status in (400, 413, 422, 500) and _CONTEXT.search(f"{text} {error.type} {error.code}"):
+        return _too_long(text, error)
+    if status in (400, 415, 422, 500, 501) and _NO_MEDIA.search(text):
         return Fault(
             400, "unsupported_content", "The model behind this name reads text only: leave out everything else."
         )
@@ -119,8 +119,8 @@ def _told(status: int, said: str | None, error: _UpstreamError) -> Fault:
         fault = upstream_failed(status)
         fault.status = status
         return fault
-    if not said or _INTERNAL.search(said):
+    if not text or _INTERNAL.search(text):
         return refused_unsaid(status)
     code = error.code if isinstance(error.code, str) else None
     kind = error.type or "invalid_request_error"
-    return Fault(status, code, said[:MESSAGE_CHARACTERS], kind=kind, param=error.param)
+    return Fault(status, code, text[:MESSAGE_CHARACTERS], kind=kind, param=error.param)

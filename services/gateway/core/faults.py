@@ -164,10 +164,10 @@ def input_too_long(at: str, tokens: int, limit: int) -> Fault:
 
 def too_many_tokens(field: str, asked: int, limit: int, model: str, protocol: str) -> Fault:
     """To Anthropic's clients in the words they know."""
-    told = f"{field} is {asked}, and '{model}' answers with at most {limit} tokens; ask for {limit} or fewer."
+    message = f"{field} is {asked}, and '{model}' answers with at most {limit} tokens; ask for {limit} or fewer."
     if protocol == "anthropic.messages":
-        told = f"{field}: {asked} > {limit}, which is the maximum allowed number of output tokens for this model"
-    return Fault(400, "max_tokens_too_large", told, param=field)
+        message = f"{field}: {asked} > {limit}, which is the maximum allowed number of output tokens for this model"
+    return Fault(400, "max_tokens_too_large", message, param=field)
 
 
 # limits and rules
@@ -192,13 +192,13 @@ def over_budget(level: str, amount_micros: int, period: Period, left_micros: int
     whose = "This key" if level.startswith("key ") else f"The {level}"
     budget = f"its budget of {money(amount_micros)} {_A_PERIOD[period]}"
     if left_micros > 0:
-        said = (
+        message = (
             f"{whose} has {money(left_micros)} left of {budget}, and this request may cost {money(needed_micros)}. "
             "Ask for fewer tokens, or ask your administrator for more."
         )
     else:
-        said = f"{whose} has spent {budget}. Ask your administrator for more."
-    return Fault(402, "budget_exceeded", said, kind="insufficient_quota", headers=[NOT_AGAIN])
+        message = f"{whose} has spent {budget}. Ask your administrator for more."
+    return Fault(402, "budget_exceeded", message, kind="insufficient_quota", headers=[NOT_AGAIN])
 
 
 def refused_by_policy(rule: str, policy: str | None) -> Fault:
@@ -389,11 +389,11 @@ def upstream_failed(status: int | None) -> Fault:
             kind="server_error",
             retry_after_s=2,
         )
-    said = f" with status {status}" if status is not None else ""
+    status_text = f" with status {status}" if status is not None else ""
     return Fault(
         502,
         "upstream_error",
-        f"The engine failed{said}. Try again; when it goes on, tell your administrator the request id.",
+        f"The engine failed{status_text}. Try again; when it goes on, tell your administrator the request id.",
         kind="server_error",
     )
 

@@ -14,14 +14,14 @@ MORE = 1
 """One connection more or less is no reason to wait."""
 
 
-def memory(workers: int) -> int:
+def shared_memory(workers: int) -> int:
     """A file descriptor of memory for so many workers, which they inherit."""
     descriptor = os.memfd_create("llmgw-connections")
     os.ftruncate(descriptor, workers * _ROW_BYTES)
     return descriptor
 
 
-def gone(descriptor: int, index: int) -> None:
+def worker_ended(descriptor: int, index: int) -> None:
     """A worker has ended: it takes no connections."""
     os.pwrite(descriptor, bytes(_ROW_BYTES), index * _ROW_BYTES)
 
@@ -36,17 +36,17 @@ class ConnectionBalance:
         self._index = index
         self._rows[index] = 0
 
-    def takes(self, connections: int) -> None:
+    def report(self, connections: int) -> None:
         """This worker takes connections and has so many."""
         self._rows[self._index] = connections + 1
 
     def surplus(self, connections: int) -> int:
         """How many more this worker, which takes connections and has so many, has than another one that does, beyond
         those that are no reason to wait."""
-        self.takes(connections)
+        self.report(connections)
         return max(0, connections + 1 - min(row for row in self._rows if row) - MORE)
 
-    def left_to_others(self) -> bool:
+    def pause(self) -> bool:
         """This worker takes no connections for now. Whether another one does."""
         self._rows[self._index] = 0
         return any(self._rows)

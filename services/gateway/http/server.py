@@ -274,11 +274,11 @@ class _Acceptor:
 
     def _resume(self) -> None:
         if self._able():
-            self._balance.takes(self._open_now() + len(self._opening))
+            self._balance.report(self._open_now() + len(self._opening))
         self._loop.add_reader(self._listening, self._offered)
 
     def _offered(self) -> None:
-        if not self._able() and self._balance.left_to_others():
+        if not self._able() and self._balance.pause():
             # To refuse takes no time: it would draw nearly every connection to the one that answers none.
             self._loop.remove_reader(self._listening)
             self._resuming = self._loop.call_later(UNABLE_S, self._resume)
@@ -314,7 +314,7 @@ class _Acceptor:
 
     def close(self) -> None:
         """Take no more."""
-        self._balance.left_to_others()
+        self._balance.pause()
         if self._resuming is not None:
             self._resuming.cancel()
         self._loop.remove_reader(self._listening)

@@ -110,7 +110,7 @@ class Dispatcher:
         """
         exchange, key_id = request.exchange, request.key.key_id
         target.own += 1
-        target.breaker.taken(self._loop.time())
+        target.breaker.request_sent(self._loop.time())
         connection: Connection | None = None
         keep = False
         try:

@@ -114,8 +114,8 @@ class WakeQueue:
         complained = False
         try:
             while True:
-                said, problem = await self._say(model)
-                metrics.WAKES.labels(model, said).inc()
+                outcome, problem = await self._say(model)
+                metrics.WAKES.labels(model, outcome).inc()
                 if problem and not complained:
                     complained = True
                     log.warning("waking %s: %s", model, problem)

@@ -23,7 +23,7 @@ from libs.runtime.systemd import Notifier
 from libs.tasks import end
 from services.gateway.adapters.identity import identity
 from services.gateway.adapters.shared_tables import HostTables, prepare
-from services.gateway.http.connection_balance import gone, memory
+from services.gateway.http.connection_balance import shared_memory, worker_ended
 from services.gateway.http.server import listen
 from services.gateway.settings import GatewaySettings
 
@@ -109,7 +109,7 @@ class WorkerProcess:
             finally:
                 await end(listening)
         metrics.worker_ended(self._process.pid)
-        gone(self._balance_fd, self._index)
+        worker_ended(self._balance_fd, self._index)
         return status
 
     async def _listen(self, control: socket.socket) -> None:
@@ -173,14 +173,14 @@ class Parent:
             return 1
         port = listening.getsockname()[1]
         log.info("gateway %s listens on http://%s:%d with %d workers", version(), settings.host, port, settings.workers)
-        balance_fd = memory(settings.workers)
+        balance_fd = shared_memory(settings.workers)
         self._workers = [
             WorkerProcess(
                 settings,
                 index,
                 listening,
                 balance_fd,
-                HostTables(host, table, tuple(one for one in tables if one != table)),
+                HostTables(host, table, tuple(other for other in tables if other != table)),
                 self._fail,
             )
             for index, table in enumerate(tables, start=1)
@@ -220,14 +220,14 @@ class Parent:
 
     async def _tell(self) -> None:
         """systemd, once one worker is ready to be asked; and the log, when readiness changes."""
-        told: list[str] | None = None
+        reported: list[str] | None = None
         while True:
             reasons = self.not_ready()
-            if reasons != told:
+            if reasons != reported:
                 log.info("gateway is %s", f"not ready: {'; '.join(reasons)}" if reasons else "ready")
                 if any("starting" not in worker.not_ready for worker in self._workers):
                     self._notifier.ready("ready" if not reasons else "not ready: " + "; ".join(reasons))
-                told = reasons
+                reported = reasons
             await asyncio.sleep(0.25)
 
 

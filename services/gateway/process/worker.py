@@ -73,16 +73,16 @@ class Worker:
         os.kill(os.getpid(), signal.SIGTERM)
 
     async def _report(self) -> None:
-        told: list[str] | None = None
+        reported: list[str] | None = None
         while True:
             reasons = self.not_ready()
-            if reasons != told:
+            if reasons != reported:
                 line = msgspec.json.encode(reasons) + b"\n"
                 try:
                     await asyncio.get_running_loop().sock_sendall(self._control, line)
                 except OSError:
                     return  # the parent is gone, which is noticed elsewhere
-                told = reasons
+                reported = reasons
             await asyncio.sleep(REPORT_EVERY_S)
 
 

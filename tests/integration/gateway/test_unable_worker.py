@@ -13,7 +13,7 @@ from libs.bus import Bus
 from libs.testing import eventually
 from libs.testing.engine import SimEngine
 from services.gateway.app import Gateway
-from services.gateway.http.connection_balance import ConnectionBalance, memory
+from services.gateway.http.connection_balance import ConnectionBalance, shared_memory
 from services.gateway.http.server import listen
 from services.gateway.settings import GatewaySettings
 
@@ -39,7 +39,7 @@ async def pair(
     await world.route(sim_engine)
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    descriptor = memory(2)
+    descriptor = shared_memory(2)
     workers = []
     for index in range(2):
         settings = GatewaySettings(instance=f"gw-{index}", data_dir=tmp_path / str(index), port=port)

@@ -123,7 +123,7 @@ class Spending:
         self, budgets: tuple[LevelBudget, ...], lines: tuple[_Line, ...], micros: int, at: datetime, before: int = 0
     ) -> Reservation | Shortfall:
         # Taken before it is looked at: of two workers that do it at once at least one sees both.
-        self._take(lines, micros - before)
+        self._add_reserved(lines, micros - before)
         near = False
         hosts = self._other_hosts.hosts
         for budget, line in zip(budgets, lines, strict=True):
@@ -131,7 +131,7 @@ class Spending:
             left = budget.amount_micros - used
             share = (left + new) // hosts
             if micros and not fits(left, new, micros, hosts):
-                self._take(lines, before - micros)
+                self._add_reserved(lines, before - micros)
                 return Shortfall(budget, max(0, min(left, share - new) + micros), micros)
             if hosts > 1:
                 near = near or left < max(budget.amount_micros * NEAR, FEW * micros) or 2 * new > share
@@ -153,9 +153,9 @@ class Spending:
                     words[row + AT] = self._table.now
                     words[row + UNTIL] = 0  # it is in no message of USAGE yet
                     words[row + SETTLED] = line.settled_micros
-        self._take(held.lines, -held.micros)
+        self._add_reserved(held.lines, -held.micros)
 
-    def _take(self, lines: tuple[_Line, ...], micros: int) -> None:
+    def _add_reserved(self, lines: tuple[_Line, ...], micros: int) -> None:
         if not micros:
             return
         words = self._table.words
@@ -309,7 +309,7 @@ class Spending:
         spent, ledger = line.spent, line.ledger
         own = line.reserved + line.settled_micros
         held, new = own, max(0, own - line.told)
-        for words, row in self._table.beside(line.digest):
+        for words, row in self._table.rows_of_others(line.digest):
             # Read in the other order than it is written in.
             reserved, settled, until = words[row + RESERVED], words[row + SETTLED], words[row + UNTIL]
             theirs, sum_ = words[row + LEDGER], words[row + SPENT]

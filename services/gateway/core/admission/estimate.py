@@ -34,8 +34,8 @@ def most_tokens(
     if operation.protocol not in ANSWERS:
         return prompt, 0
     prompts = prompts_in(parsed)
-    said = longest(parsed, min(max_tokens, UNSAID_TOKENS))
-    return min(prompt, prompts * context_length), answers_in(parsed) * said
+    answer = longest(parsed, min(max_tokens, UNSAID_TOKENS))
+    return min(prompt, prompts * context_length), answers_in(parsed) * answer
 
 
 def plausible_tokens(parsed: ParsedRequest, body_bytes: int, context_length: int, max_tokens: int) -> tuple[int, int]:
@@ -44,8 +44,8 @@ def plausible_tokens(parsed: ParsedRequest, body_bytes: int, context_length: int
     No token is shorter than a byte; what a template or an image adds is within the context. An engine may count its
     last tokens differently, or work out a few that are thrown away.
     """
-    said = longest(parsed, max(max_tokens, context_length))
-    answer = said + said // 10 + AROUND_TOKENS
+    answer_tokens = longest(parsed, max(max_tokens, context_length))
+    answer = answer_tokens + answer_tokens // 10 + AROUND_TOKENS
     times, repeated = _repeated(parsed)
     prompt = max(body_bytes, context_length) + repeated + times * AROUND_TOKENS
     return prompts_in(parsed) * (prompt + AROUND_TOKENS), answers_in(parsed) * answer

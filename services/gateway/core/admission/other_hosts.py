@@ -30,14 +30,14 @@ def short(name: str) -> int:
     return hash(name) & _SHORT
 
 
-def fits(left: int, new: int, this: int, hosts: int) -> bool:
-    """Whether a host may use so much of what all use. ``left``: after ``this``, which it is about; ``new``: what of
+def fits(left: int, new: int, amount: int, hosts: int) -> bool:
+    """Whether a host may use so much of what all use. ``left``: after ``amount``, which it is about; ``new``: what of
     this host's the others may not have heard, with this.
 
     That may be at most an equal share of what they know to be left. Where there is room for this, though the share be
     smaller, it fits if the host has nothing else that is new.
     """
-    return left >= 0 and (hosts == 1 or new <= (left + new) // hosts or new <= this)
+    return left >= 0 and (hosts == 1 or new <= (left + new) // hosts or new <= amount)
 
 
 class Records:
@@ -114,9 +114,9 @@ class Acknowledgements:
         """The bus has a message that says this."""
         if self._told is None:
             self._told = ({}, {})
-        asked, told = self._asked[0], self._told[0]
+        asked, waiting = self._asked[0], self._told[0]
         for name, held in holdings.items():
-            told[name] = amount = held.reserved + held.settled
+            waiting[name] = amount = held.reserved + held.settled
             if name in asked:
                 # Who answered may have heard this too, and believe no more than it says.
                 asked[name] = min(asked[name], amount)
@@ -131,14 +131,14 @@ class Acknowledgements:
 
     def confirmed(self, other_hosts: OtherHosts, now: float) -> Report | None:
         """What is heard everywhere now and was not when this was last called; to be called often."""
-        found = None
+        confirmed = None
         if self._asked_at is not None and other_hosts.heard_since(self._asked_at, now):
-            found = self._asked
+            confirmed = self._asked
             self._asked_at = None
             self.at = now
         if self._asked_at is None and self._told is not None:
             self._asked, self._told, self._asked_at = self._told, None, now
-        return found
+        return confirmed
 
 
 class _OtherGateway:
@@ -182,25 +182,25 @@ class OtherHosts:
         """Take a message in that was sent at a time; whether it was news."""
         if message.gateway_id == self._gateway_id or message.host == self._host:
             return False
-        one = self._of(message)
-        if one is None or message.number <= one.number:
+        gateway = self._of(message)
+        if gateway is None or message.number <= gateway.number:
             return False
-        one.number = message.number
-        one.heard_at = max(one.heard_at, now)
-        counted = self._count(one, message)
-        held = self._hold(one, message)
+        gateway.number = message.number
+        gateway.heard_at = max(gateway.heard_at, now)
+        counted = self._count(gateway, message)
+        held = self._hold(gateway, message)
         gone = False
         if isinstance(message, GatewayHoldings):
             gone = message.leaving
             if message.part == 0:
-                one.parts = (set(), set())
-            one.parts[0].update(counted)
-            one.parts[1].update(held)
+                gateway.parts = (set(), set())
+            gateway.parts[0].update(counted)
+            gateway.parts[1].update(held)
             if message.part == message.parts - 1:
-                self._only(one, *one.parts)
-                one.parts = (set(), set())
-        if gone != one.gone or message.number == 0:
-            one.gone = gone
+                self._only(gateway, *gateway.parts)
+                gateway.parts = (set(), set())
+        if gone != gateway.gone or message.number == 0:
+            gateway.gone = gone
             self._count_hosts()
         return True
 
@@ -218,57 +218,57 @@ class OtherHosts:
         self._count_hosts()
         return lives[-1]
 
-    def _count(self, one: _OtherGateway, message: Holdings) -> set[int]:
+    def _count(self, gateway: _OtherGateway, message: Holdings) -> set[int]:
         names = set()
         for name in {*message.requests, *message.tokens}:
             hashed = short(name)
             requests, tokens = message.requests.get(name, 0), message.tokens.get(name, 0)
             if requests or tokens:
-                self.counts.put(one.index, hashed, requests, tokens, 0)
+                self.counts.put(gateway.index, hashed, requests, tokens, 0)
                 names.add(hashed)
-            elif hashed in one.counted:
-                one.counted.discard(hashed)
-                self.counts.drop(one.index, hashed)
-        one.counted |= names
+            elif hashed in gateway.counted:
+                gateway.counted.discard(hashed)
+                self.counts.drop(gateway.index, hashed)
+        gateway.counted |= names
         return names
 
-    def _hold(self, one: _OtherGateway, message: Holdings) -> set[int]:
+    def _hold(self, gateway: _OtherGateway, message: Holdings) -> set[int]:
         names = set()
         for name, held in message.budgets.items():
             hashed = short(name)
             if held.reserved or held.settled:
-                self.holdings.put(one.index, hashed, held.reserved, held.settled, held.until)
+                self.holdings.put(gateway.index, hashed, held.reserved, held.settled, held.until)
                 names.add(hashed)
-            elif hashed in one.held:
-                one.held.discard(hashed)
-                self.holdings.drop(one.index, hashed)
-        one.held |= names
+            elif hashed in gateway.held:
+                gateway.held.discard(hashed)
+                self.holdings.drop(gateway.index, hashed)
+        gateway.held |= names
         return names
 
-    def _only(self, one: _OtherGateway, counted: Iterable[int], held: Iterable[int]) -> None:
+    def _only(self, gateway: _OtherGateway, counted: Iterable[int], held: Iterable[int]) -> None:
         """Forget what it counts and holds beyond these."""
-        for name in one.counted.difference(counted):
-            self.counts.drop(one.index, name)
-        for name in one.held.difference(held):
-            self.holdings.drop(one.index, name)
+        for name in gateway.counted.difference(counted):
+            self.counts.drop(gateway.index, name)
+        for name in gateway.held.difference(held):
+            self.holdings.drop(gateway.index, name)
         # Copies take no more memory than they need; sets that grew take up to four times as much.
-        one.counted = set(one.counted.intersection(counted))
-        one.held = set(one.held.intersection(held))
+        gateway.counted = set(gateway.counted.intersection(counted))
+        gateway.held = set(gateway.held.intersection(held))
 
     def forget(self, now: float) -> None:
         """Look who is silent; to be called every second or so."""
         for gateway_id, lives in list(self._lives.items()):
-            for one in list(lives):
-                silent_s = now - one.heard_at
+            for gateway in list(lives):
+                silent_s = now - gateway.heard_at
                 if silent_s > MINUTE_S:
-                    self._only(one, (), one.held)
+                    self._only(gateway, (), gateway.held)
                 if silent_s > LOST_S:
-                    one.gone = True
-                if silent_s > KEPT_S or (one.gone and silent_s <= LOST_S):
-                    self._give_back(one)
-                if silent_s > SETTLED_KEPT_S or (one.gone and silent_s > MINUTE_S and not one.held):
-                    self._only(one, (), ())
-                    lives.remove(one)
+                    gateway.gone = True
+                if silent_s > KEPT_S or (gateway.gone and silent_s <= LOST_S):
+                    self._give_back(gateway)
+                if silent_s > SETTLED_KEPT_S or (gateway.gone and silent_s > MINUTE_S and not gateway.held):
+                    self._only(gateway, (), ())
+                    lives.remove(gateway)
             if not lives:
                 del self._lives[gateway_id]
         self._count_hosts()
@@ -276,23 +276,25 @@ class OtherHosts:
     def heard_since(self, at: float, now: float) -> bool:
         """Whether everybody who is not lost was heard after a time."""
         return not any(
-            not one.gone and now - LOST_S < one.heard_at <= at for lives in self._lives.values() for one in lives
+            not gateway.gone and now - LOST_S < gateway.heard_at <= at
+            for lives in self._lives.values()
+            for gateway in lives
         )
 
-    def _give_back(self, one: _OtherGateway) -> None:
+    def _give_back(self, gateway: _OtherGateway) -> None:
         """Nothing of it is being answered any more."""
-        for name in list(one.held):
+        for name in list(gateway.held):
             records = self.holdings.of(name)
             for at in range(0, len(records), WORDS):
-                if records[at] == one.index and records[at + 1]:
+                if records[at] == gateway.index and records[at + 1]:
                     settled, until = records[at + 2], records[at + 3]
                     if settled:
-                        self.holdings.put(one.index, name, 0, settled, until)
+                        self.holdings.put(gateway.index, name, 0, settled, until)
                     else:
-                        self.holdings.drop(one.index, name)
-                        one.held.discard(name)
+                        self.holdings.drop(gateway.index, name)
+                        gateway.held.discard(name)
                     break
 
     def _count_hosts(self) -> None:
-        heard = {one.host for lives in self._lives.values() for one in lives if not one.gone}
+        heard = {gateway.host for lives in self._lives.values() for gateway in lives if not gateway.gone}
         self.hosts = len(heard | {self._host})

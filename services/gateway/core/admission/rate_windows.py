@@ -178,7 +178,7 @@ class Counts:
             requests, tokens = tally.requests, tally.tokens
             new_requests, new_tokens = tally.new_requests, tally.new_tokens
         since = int(now) - MINUTE_S
-        for words, row in self._table.beside(hashed):
+        for words, row in self._table.rows_of_others(hashed):
             if words[row + AT] > since:
                 requests += words[row + REQUESTS]
                 tokens += words[row + TOKENS]

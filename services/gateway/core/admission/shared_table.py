@@ -62,13 +62,13 @@ class Table:
         place = free = -1
         at = HEADER + name % self._rows * WORDS
         for _ in range(PROBES):
-            found = words[at]
-            if found == name:
+            name_there = words[at]
+            if name_there == name:
                 place = at
                 break
-            if free < 0 and (not found or self._is_left(at)):
+            if free < 0 and (not name_there or self._is_left(at)):
                 free = at
-            if not found:
+            if not name_there:
                 break
             at += WORDS
             if at == self._length:
@@ -91,22 +91,22 @@ class Table:
             return words[at + AT] < self.now - MINUTE_S
         return not words[at + RESERVED] and not words[at + SETTLED] and words[at + AT] < self.now - KEPT_S
 
-    def beside(self, name: int) -> list[tuple[memoryview, int]]:
+    def rows_of_others(self, name: int) -> list[tuple[memoryview, int]]:
         """The rows the other workers have of a name."""
-        found = []
+        rows = []
         for words in self.others:
             at = HEADER + name % self._rows * WORDS
             for _ in range(PROBES):
-                there = words[at]
-                if there == name:
-                    found.append((words, at))
+                name_there = words[at]
+                if name_there == name:
+                    rows.append((words, at))
                     break
-                if not there:
+                if not name_there:
                     break
                 at += WORDS
                 if at == self._length:
                     at = HEADER
-        return found
+        return rows
 
     def rows(self) -> Iterator[int]:
         """Where this worker's rows begin, of all names it ever had."""

@@ -23,20 +23,20 @@ def origin(peer: str, forwarded: Iterable[bytes], trusted: tuple[Network, ...]) 
     ``forwarded`` are the values of ``X-Forwarded-For`` in the order they came. They count only as far as trusted
     proxies wrote them: from the end, the first address that is no trusted proxy is the client.
     """
-    found = _address(peer)
-    if found is None:
+    address = _address(peer)
+    if address is None:
         return peer
-    if _among(found, trusted):
+    if _among(address, trusted):
         for text in reversed(b",".join(forwarded).decode("latin-1").split(",")):
             named = _address(text.strip())
             if named is None:
                 break
-            found = named
-            if not _among(found, trusted):
+            address = named
+            if not _among(address, trusted):
                 break
-    if isinstance(found, IPv6Address):
-        return str(ip_network((found, HOUSEHOLD_BITS), strict=False))
-    return str(found)
+    if isinstance(address, IPv6Address):
+        return str(ip_network((address, HOUSEHOLD_BITS), strict=False))
+    return str(address)
 
 
 def _address(text: str) -> Address | None:
@@ -46,12 +46,12 @@ def _address(text: str) -> Address | None:
     elif text.count(":") == 1:
         text = text.partition(":")[0]
     try:
-        found = ip_address(text)
+        address = ip_address(text)
     except ValueError:
         return None
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        return found.ipv4_mapped
-    return found
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
 
 
 def _among(address: Address, among: tuple[Network, ...]) -> bool:

@@ -31,13 +31,13 @@ class Origins:
 
     def __init__(self, allowed: Iterable[str]) -> None:
         self._allowed = frozenset(allowed)
-        for one in sorted(self._allowed):
-            if one == ANY and len(self._allowed) > 1:
+        for origin in sorted(self._allowed):
+            if origin == ANY and len(self._allowed) > 1:
                 raise ValueError("cors_origins: '*' stands for every origin and stands alone; leave out the others")
-            if one != ANY and _ORIGIN.fullmatch(one) is None:
+            if origin != ANY and _ORIGIN.fullmatch(origin) is None:
                 raise ValueError(
-                    f"cors_origins: {one!r} is no origin; write scheme and host in small letters, and the port where "
-                    "it is not the usual one, as https://chat.example"
+                    f"cors_origins: {origin!r} is no origin; write scheme and host in small letters, and the port "
+                    "where it is not the usual one, as https://chat.example"
                 )
 
     def allow(self, origin: bytes | None) -> bool:
@@ -50,8 +50,8 @@ class Origins:
         vary = [] if ANY in self._allowed else [(b"vary", b"origin")]
         if origin is None or not self.allow(origin):
             return vary
-        told = b"*" if ANY in self._allowed else origin
-        return [(b"access-control-allow-origin", told), (b"access-control-expose-headers", EXPOSED), *vary]
+        allowed = b"*" if ANY in self._allowed else origin
+        return [(b"access-control-allow-origin", allowed), (b"access-control-expose-headers", EXPOSED), *vary]
 
     def preflight(self, methods: Iterable[str], wanted: bytes | None) -> Headers:
         """What a browser is told that asks before it sends: the path's methods, and the headers it wants to send."""

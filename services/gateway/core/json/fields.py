@@ -26,9 +26,9 @@ def decoded(body: bytes) -> Json:
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError as problem:
-        said = str(problem)
+        reason = str(problem)
         raise bad_body(
-            f"The body must be one JSON object: {said[:1].lower()}{said[1:]}.", code="invalid_type"
+            f"The body must be one JSON object: {reason[:1].lower()}{reason[1:]}.", code="invalid_type"
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise bad_body(f"The body is not valid JSON: {problem}. Send one JSON object.", code="invalid_json") from None
@@ -71,9 +71,9 @@ def _with_single_names(pairs: list[tuple[str, object]]) -> None:
         seen.add(name)
 
 
-def wrong(at: str, found: Any, wanted: str) -> Fault:
+def wrong(at: str, value: Any, wanted: str) -> Fault:
     """A field holds something else than it should."""
-    kind = _NAMES.get(type(found), "null")
+    kind = _NAMES.get(type(value), "null")
     return bad_body(f"{at}: send {wanted} here; {kind} was found.", param=at, code="invalid_type")
 
 
@@ -112,10 +112,10 @@ def number(value: Any, at: str) -> int:
 
 def one_of(value: Any, meanings: Mapping[str, str], at: str) -> str:
     """What a word means in the other protocol."""
-    found = meanings.get(text(value, at))
-    if found is None:
+    meaning = meanings.get(text(value, at))
+    if meaning is None:
         raise unmappable(at, f"{value!r} is none of {', '.join(meanings)}")
-    return found
+    return meaning
 
 
 def left_out(value: Json, known: Collection[str], at: str, warnings: list[str]) -> None:

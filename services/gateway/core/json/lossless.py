@@ -85,19 +85,19 @@ character that stands there itself is carried as two halves."""
 def repaired(data: bytes) -> bytes:
     """JSON in which no half of a pair and no byte that is not UTF-8 is left: each is U+FFFD."""
     if _may_have_halves(data):
-        data = _ESCAPES.sub(lambda found: b"\\ufffd" if found[1] else found[0], data)
+        data = _ESCAPES.sub(lambda match: b"\\ufffd" if match[1] else match[0], data)
     return _utf8(data)
 
 
-def marked(data: bytes) -> bytes:
+def with_marks(data: bytes) -> bytes:
     """The same, but halves travel as marks, which ``SurrogateHalves`` puts together; without any, ``data`` itself."""
-    again = data
+    marked_data = data
     if b"\xf4\x8f" in data or b"\\udbf" in data.lower():
-        again = _LIKE_MARKS.sub(_as_halves, again)
+        marked_data = _LIKE_MARKS.sub(_as_halves, marked_data)
     if _may_have_halves(data):
-        again = _ESCAPES.sub(lambda found: _mark_of(found[1]) if found[1] else found[0], again)
-    again = _utf8(again)
-    return again if again != data else data
+        marked_data = _ESCAPES.sub(lambda match: _mark_of(match[1]) if match[1] else match[0], marked_data)
+    marked_data = _utf8(marked_data)
+    return marked_data if marked_data != data else data
 
 
 def _may_have_halves(data: bytes) -> bool:
@@ -117,14 +117,14 @@ def _mark_of(escape: bytes) -> bytes:
     return chr(int(escape[2:], 16) - _FIRST_HALF + _FIRST_MARK).encode()
 
 
-def _as_halves(found: re.Match[bytes]) -> bytes:
-    if found[1]:
-        above = ord(found[1].decode()) - 0x10000
+def _as_halves(match: re.Match[bytes]) -> bytes:
+    if match[1]:
+        above = ord(match[1].decode()) - 0x10000
         first, second = b"%04x" % (0xD800 + (above >> 10)), b"%04x" % (0xDC00 + (above & 0x3FF))
-    elif found[2]:
-        first, second = found[2], found[3]
+    elif match[2]:
+        first, second = match[2], match[3]
     else:
-        return found[0]
+        return match[0]
     return _mark_of(b"\\u" + first) + _mark_of(b"\\u" + second)
 
 
@@ -145,7 +145,7 @@ class SurrogateHalves:
 
     def joined(self, piece: str) -> str:
         """What of the text is whole by now; the first half of a pair waits for the next piece."""
-        text = self._held + _MARK.sub(lambda found: chr(ord(found[0]) - _FIRST_MARK + _FIRST_HALF), piece)
+        text = self._held + _MARK.sub(lambda match: chr(ord(match[0]) - _FIRST_MARK + _FIRST_HALF), piece)
         self._held = ""
         if "\ud800" <= text[-1:] <= "\udbff":
             self._held, text = text[-1], text[:-1]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from services.gateway.core.json.lossless import ABSENT, SurrogateHalves, decoded, marked, present
+from services.gateway.core.json.lossless import ABSENT, SurrogateHalves, decoded, present, with_marks
 from services.gateway.core.sse.events import BadStream, Events
 from services.gateway.core.usage.engine_usage import EngineUsage, TokenUsage
 
@@ -147,21 +147,21 @@ class Blocks:
 
     def read(self, data: bytes) -> Chunk:
         """A chunk, or a whole answer. Raises BadStream."""
-        legible = marked(data)
+        legible = with_marks(data)
         self._marked = legible is not data
         try:
             return _chunk.decode(legible)
         except (msgspec.DecodeError, RecursionError) as problem:
             raise BadStream(f"the engine's answer cannot be read: {problem}") from None
 
-    def take(self, chunk: Chunk) -> None:
+    def add_chunk(self, chunk: Chunk) -> None:
         """What the first choice of a chunk, or of a whole answer, brings."""
         word = chunk.verbose.stopping_word if chunk.verbose is not None else None
         for choice in chunk.choices or ():
             if choice.index == 0:
-                self._take_choice(choice, word or None)
+                self._add_choice(choice, word or None)
 
-    def _take_choice(self, choice: Choice, stopping_word: Any) -> None:
+    def _add_choice(self, choice: Choice, stopping_word: Any) -> None:
         delta = choice.delta or choice.message
         if delta is not None:
             for thought in (delta.reasoning_content, delta.reasoning):
@@ -305,7 +305,7 @@ def answer_of(payload: bytes, without: frozenset[Sort] = frozenset()) -> Answer:
     if not chunk.choices:
         raise BadStream("the answer has no choices")
     chunk.choices[0].index = 0
-    row.take(chunk)
+    row.add_chunk(chunk)
     row.end()
     return Answer(chunk, row.blocks, row.stop)
 
@@ -344,18 +344,18 @@ class ChatStream(Blocks):
             if event.data == b"[DONE]":
                 self._finish()
             elif not _says_nothing(event.data):
-                self._take(self.read(event.data))
+                self._add_event(self.read(event.data))
         out = b"".join(self.out)
         self.out.clear()
         return out
 
-    def _take(self, chunk: Chunk) -> None:
+    def _add_event(self, chunk: Chunk) -> None:
         if present(chunk.error):
             raise BadStream("an error in the stream")
         if chunk.usage is not None:
             self.used = chunk.usage.used()
         self.begin(chunk)
-        self.take(chunk)
+        self.add_chunk(chunk)
 
     def _finish(self) -> None:
         self.begin(Chunk())

@@ -21,7 +21,7 @@ class ChatWriter:
         self.model = ""
         self.out: list[bytes] = []
 
-    def taken(self) -> bytes:
+    def drain(self) -> bytes:
         """What was written since the last time."""
         out = b"".join(self.out)
         self.out.clear()

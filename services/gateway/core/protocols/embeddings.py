@@ -52,11 +52,11 @@ def _check(given: Any) -> None:
         if not isinstance(given, str):
             raise wrong("input", given, "a text or a list of texts")
         return
-    for n, one in enumerate(given):
-        if isinstance(one, bool) or not isinstance(one, str | int | list | dict):
-            raise wrong(f"input.{n}", one, "a text or token ids")
-        if isinstance(one, list) and not all(isinstance(token, int) for token in one):
-            raise wrong(f"input.{n}", one, "token ids only")
+    for n, item in enumerate(given):
+        if isinstance(item, bool) or not isinstance(item, str | int | list | dict):
+            raise wrong(f"input.{n}", item, "a text or token ids")
+        if isinstance(item, list) and not all(isinstance(token, int) for token in item):
+            raise wrong(f"input.{n}", item, "token ids only")
 
 
 def request(body: Body) -> tuple[Wanted, Body]:
@@ -90,15 +90,15 @@ def answer(payload: bytes, asked: Wanted) -> bytes:
     try:
         read = _answer.decode(payload)
         fields = msgspec.json.decode(payload)
-        if asked.format == "float" and all(_fits(one.embedding, asked.dimensions) for one in read.data):
+        if asked.format == "float" and all(_fits(item.embedding, asked.dimensions) for item in read.data):
             return payload
-        vectors = [shortened(_floats(one.embedding), asked.dimensions) for one in read.data]
+        vectors = [shortened(_floats(item.embedding), asked.dimensions) for item in read.data]
     except (msgspec.DecodeError, ValueError, RecursionError) as problem:
         raise BadStream(f"the answer holds no embeddings that can be read: {problem}") from None
     data = fields["data"]
-    for one, vector in zip(data, vectors, strict=True):
-        one["embedding"] = base64_of(vector) if asked.format == "base64" else [shortest(v) for v in vector]
-        one.setdefault("object", "embedding")
+    for item, vector in zip(data, vectors, strict=True):
+        item["embedding"] = base64_of(vector) if asked.format == "base64" else [shortest(v) for v in vector]
+        item.setdefault("object", "embedding")
     fields.setdefault("object", "list")
     return msgspec.json.encode(fields)
 

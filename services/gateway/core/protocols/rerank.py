@@ -82,13 +82,15 @@ def answer(payload: bytes, asked: Json, answer_id: str) -> bytes:
     read = _decoded(payload)
     listed = read if isinstance(read, list) else read.results if read.results is not None else read.data
     documents = asked["documents"]
-    if listed is None or any(not 0 <= one.index < len(documents) for one in listed):
+    if listed is None or any(not 0 <= result_item.index < len(documents) for result_item in listed):
         raise BadStream("the answer has no scores of the documents that were sent")
     results: list[Json] = []
-    for one in sorted(listed, key=lambda one: (-_score(one), one.index))[: asked.get("top_n")]:
-        result: Json = {"index": one.index, "relevance_score": _score(one)}
+    for result_item in sorted(listed, key=lambda result_item: (-_score(result_item), result_item.index))[
+        : asked.get("top_n")
+    ]:
+        result: Json = {"index": result_item.index, "relevance_score": _score(result_item)}
         if asked.get("return_documents") is not False:
-            document = documents[one.index]
+            document = documents[result_item.index]
             result["document"] = document if isinstance(document, dict) else {"text": document}
         results.append(result)
     tokens = used_in(payload)

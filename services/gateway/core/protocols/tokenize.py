@@ -43,15 +43,17 @@ def suspects(body: bytes, context: int) -> list[tuple[int, str | int]]:
     """The inputs of a request for embeddings that may be longer than ``context`` tokens: index, and the text, or how
     many token ids it is; the longest first. Raises BadStream when the request is no JSON object."""
     given = _fields(body).get("input")
-    inputs = given if isinstance(given, list) and not all(isinstance(one, int) for one in given) else [given]
-    found: list[tuple[int, str | int]] = []
-    for index, one in enumerate(inputs):
+    inputs = (
+        given if isinstance(given, list) and not all(isinstance(given_input, int) for given_input in given) else [given]
+    )
+    too_long: list[tuple[int, str | int]] = []
+    for index, given_input in enumerate(inputs):
         # No token is less than a byte.
-        if isinstance(one, str) and len(one.encode("utf-8", "replace")) > context - SPECIAL:
-            found.append((index, one))
-        elif isinstance(one, list) and len(one) > context - SPECIAL:
-            found.append((index, len(one)))
-    return sorted(found, key=lambda each: -(each[1] if isinstance(each[1], int) else len(each[1])))
+        if isinstance(given_input, str) and len(given_input.encode("utf-8", "replace")) > context - SPECIAL:
+            too_long.append((index, given_input))
+        elif isinstance(given_input, list) and len(given_input) > context - SPECIAL:
+            too_long.append((index, len(given_input)))
+    return sorted(too_long, key=lambda each: -(each[1] if isinstance(each[1], int) else len(each[1])))
 
 
 def further(path: str, body: bytes, payload: bytes) -> tuple[str, bytes] | None:

@@ -57,15 +57,15 @@ def _check_parts(content: msgspec.Raw, at: str) -> None:
     try:
         parts = _parts.decode(content)
     except msgspec.ValidationError as error:
-        place, _, said = str(error).partition(" - at `$")[::-1]
-        raise _wrong(at + re.sub(r"\[([0-9]+)\]", r".\1", place.rstrip("`")), said[:1].lower() + said[1:]) from None
+        place, _, reason = str(error).partition(" - at `$")[::-1]
+        raise _wrong(at + re.sub(r"\[([0-9]+)\]", r".\1", place.rstrip("`")), reason[:1].lower() + reason[1:]) from None
     for index, part in enumerate(parts):
         if isinstance(part, _Part) and part.type == "text" and part.text is None:
             raise _wrong(f"{at}.{index}.text", "a part of the type 'text' needs a text")
 
 
-def _wrong(at: str, said: str) -> Fault:
-    return bad_body(f"Invalid value for '{at}': {said}.", param=at, code="invalid_type")
+def _wrong(at: str, reason: str) -> Fault:
+    return bad_body(f"Invalid value for '{at}': {reason}.", param=at, code="invalid_type")
 
 
 MEDIA = {

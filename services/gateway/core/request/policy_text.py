@@ -68,14 +68,14 @@ class PolicyText:
         ``MAX_CHARACTERS``, so many that they are more than those. The name of a field has the path ``#/NAME``,
         wherever and however often it stands.
         """
-        found = []
+        segments = []
         left = MAX_CHARACTERS
         for segment in _texts(self._fields):
-            found.append(segment)
+            segments.append(segment)
             left -= len(segment.path) + len(segment.text)
-            if left < 0 or len(found) > MAX_SEGMENTS:
+            if left < 0 or len(segments) > MAX_SEGMENTS:
                 break
-        return tuple(found)
+        return tuple(segments)
 
     def edit(self, edits: Iterable[Span]) -> dict[str, bytes | None]:
         """Replace the spans; all that was read, as JSON (None: no such field any more). Raises LookupError for a path
@@ -213,11 +213,11 @@ def _rename(fields: dict[str, Any], renamed: Mapping[str, str]) -> None:
                 value.clear()
                 taken: dict[str, int] = {}
                 for name, inner in held:
-                    told = name = renamed.get(name, name)
-                    while told in value:
+                    unique = name = renamed.get(name, name)
+                    while unique in value:
                         taken[name] = taken.get(name, 1) + 1
-                        told = f"{name}_{taken[name]}"
-                    value[told] = inner
+                        unique = f"{name}_{taken[name]}"
+                    value[unique] = inner
 
 
 def _escaped(name: str) -> str:

@@ -38,12 +38,12 @@ class Breaker:
         return self.open_until is None
 
     def allows(self, now: float) -> bool:
-        """Whether a request may be sent now. Does not take the probe: ``taken`` does."""
+        """Whether a request may be sent now. Does not take the probe: ``request_sent`` does."""
         if self.open_until is None:
             return True
         return now >= self.open_until and now >= self._probe_until
 
-    def taken(self, now: float) -> None:
+    def request_sent(self, now: float) -> None:
         """A request is on its way. In half open it is the probe, and others wait for it (at most ``OPEN_MAX_S``)."""
         if self.open_until is not None:
             self._probe_until = now + OPEN_MAX_S

@@ -86,7 +86,7 @@ class Share:
     def __init__(self, start: float) -> None:
         self._at = start
 
-    def takes(self, percent: int) -> bool:
+    def includes_next(self, percent: int) -> bool:
         """Whether the next request is one of them."""
         self._at = (self._at + GOLDEN) % 1.0
         return self._at * 100 < percent

@@ -232,8 +232,8 @@ class EventStream:
         """The last events: usage for a client that asked, then ``[DONE]``."""
         if not self.wants_usage:
             return b"data: [DONE]\n\n"
-        said = self._usage_event if self.usage is not None and self.usage.used() == used else None
-        return (said or self._made_usage(used)) + b"data: [DONE]\n\n"
+        usage_event = self._usage_event if self.usage is not None and self.usage.used() == used else None
+        return (usage_event or self._made_usage(used)) + b"data: [DONE]\n\n"
 
     def _apart(self, block: bytes) -> bytes:
         out: list[bytes] = []

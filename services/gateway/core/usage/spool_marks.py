@@ -41,13 +41,13 @@ class Marks:
 
     def position(self, sequence: int) -> int:
         """Up to where in the spool everything is in USAGE at or before a sequence; 0: nothing is."""
-        found = bisect_right(self._sequences, sequence)
-        return self._ends[found - 1] if found else 0
+        index = bisect_right(self._sequences, sequence)
+        return self._ends[index - 1] if index else 0
 
     def sequence(self, position: int) -> int:
         """Of the message that holds what ends at a position; 0: it is in none yet."""
-        found = bisect_left(self._ends, position)
-        return self._sequences[found] if found < len(self._sequences) else 0
+        index = bisect_left(self._ends, position)
+        return self._sequences[index] if index < len(self._sequences) else 0
 
     def begin(self, epoch: str) -> None:
         """Another stream: what was said of the former one means nothing in it."""

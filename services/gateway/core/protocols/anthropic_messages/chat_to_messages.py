@@ -148,8 +148,8 @@ class _Request:
                 _append(messages, "user", [self._result(message, at)])
             else:
                 raise unmappable(f"{at}.role", f"{role!r} is none of system, developer, user, assistant, tool")
-        for one in messages:
-            one["content"] = _plain(one["content"])
+        for message in messages:
+            message["content"] = _plain(message["content"])
         return system, messages
 
     def _content(self, message: Json, at: str) -> list[Json]:

@@ -116,12 +116,12 @@ class ChatOfMessageEvents:
             if self.finished:
                 break
             try:
-                self._take(_event.decode(repaired(event.data)))
+                self._add_event(_event.decode(repaired(event.data)))
             except (msgspec.DecodeError, RecursionError, LookupError) as problem:
                 raise BadStream(f"an event cannot be read: {problem}") from None
-        return self._writer.taken()
+        return self._writer.drain()
 
-    def _take(self, event: _Event) -> None:
+    def _add_event(self, event: _Event) -> None:
         if event.usage is not None:
             self._usage = event.usage.after(self._usage)
         match event.type:

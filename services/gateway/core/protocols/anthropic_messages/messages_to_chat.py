@@ -258,8 +258,8 @@ class _Request:
             return
         if out[-1]["role"] == "user":
             before = out[-1]["content"]
-            out[-1]["content"] = said = [_text(before)] if isinstance(before, str) else before
-            said += parts
+            out[-1]["content"] = content = [_text(before)] if isinstance(before, str) else before
+            content += parts
         else:
             out.append({"role": "user", "content": _plain(parts)})
 
@@ -281,8 +281,8 @@ class _Request:
         message: Json = {"role": "assistant", "content": _plain(parts) if parts or not calls else None}
         if thoughts and self._thinking == "pass":
             message["thinking_blocks"] = thoughts
-        elif self._thinking == "reasoning" and (said := "".join(map(_thought, thoughts))):
-            message["reasoning_content"] = said
+        elif self._thinking == "reasoning" and (thinking := "".join(map(_thought, thoughts))):
+            message["reasoning_content"] = thinking
         if calls:
             message["tool_calls"] = calls
         return message
@@ -363,15 +363,15 @@ def _note(kind: str, block: Json, at: str) -> str | None:
     """A block no other model has, as text: what ran at Anthropic, what was found, what was said. None: another."""
     if kind == "search_result":
         parts = enumerate(items(block.get("content"), f"{at}.content"))
-        said = [text(fields(part, f"{at}.content.{n}").get("text"), f"{at}.content.{n}.text") for n, part in parts]
-        return "\n\n".join([text(block.get(name), f"{at}.{name}") for name in ("title", "source")] + said)
+        texts = [text(fields(part, f"{at}.content.{n}").get("text"), f"{at}.content.{n}.text") for n, part in parts]
+        return "\n\n".join([text(block.get(name), f"{at}.{name}") for name in ("title", "source")] + texts)
     if kind == "tool_reference":
         return f"The tool {text(block.get('tool_name'), f'{at}.tool_name')} can be called now."
     if kind == "compaction":
         return text(block.get("content") or "", f"{at}.content")
     if kind in _RAN or kind.endswith("_tool_result"):
-        told = {name: _legible(value) for name, value in block.items() if name not in _SILENT}
-        return f"[{kind.removesuffix('_block').replace('_', ' ')}: {encoded(told).decode()}]"
+        legible = {name: _legible(value) for name, value in block.items() if name not in _SILENT}
+        return f"[{kind.removesuffix('_block').replace('_', ' ')}: {encoded(legible).decode()}]"
     return None
 
 
@@ -383,8 +383,8 @@ def _legible(value: Any) -> Any:
 
 
 def _thought(block: Json) -> str:
-    said = block.get("thinking")
-    return said if isinstance(said, str) else ""
+    thinking = block.get("thinking")
+    return thinking if isinstance(thinking, str) else ""
 
 
 def _text(value: str) -> Json:

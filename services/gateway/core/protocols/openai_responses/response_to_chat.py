@@ -82,8 +82,10 @@ def chat(payload: bytes, answer_id: str) -> bytes:
     for item in response.output:
         parts = item.content or []
         if item.type == "message":
-            said = "".join(part.text for part in parts if part.type == "output_text")
-            message["content"] = (message["content"] or "") + said if said or not parts else message["content"]
+            answer_text = "".join(part.text for part in parts if part.type == "output_text")
+            message["content"] = (
+                (message["content"] or "") + answer_text if answer_text or not parts else message["content"]
+            )
             if refused := "".join(part.refusal for part in parts):
                 message["refusal"] = (message["refusal"] or "") + refused
         elif item.type == "reasoning":
@@ -116,12 +118,12 @@ class ChatOfResponseEvents:
             if self.finished or event.data == b"[DONE]":
                 break
             try:
-                self._take(_event.decode(repaired(event.data)))
+                self._add_event(_event.decode(repaired(event.data)))
             except (msgspec.DecodeError, RecursionError, LookupError) as problem:
                 raise BadStream(f"an event cannot be read: {problem}") from None
-        return self._writer.taken()
+        return self._writer.drain()
 
-    def _take(self, event: _Event) -> None:
+    def _add_event(self, event: _Event) -> None:
         writer = self._writer
         match event.type:
             case "response.created" if event.response is not None:

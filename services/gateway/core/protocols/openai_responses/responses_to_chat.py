@@ -156,8 +156,8 @@ class _Request:
             case "message":
                 self._message(item, at)
             case "reasoning":
-                if self._thinking == "reasoning" and (said := _thoughts(item, at)):
-                    self._turn().setdefault("reasoning_content", []).append(said)
+                if self._thinking == "reasoning" and (thinking := _thoughts(item, at)):
+                    self._turn().setdefault("reasoning_content", []).append(thinking)
                 elif item.get("encrypted_content"):
                     self._warnings.append(f"{at}: only the model that wrote encrypted reasoning can read it; left out")
             case "additional_tools":
@@ -195,8 +195,8 @@ class _Request:
         if turn["content"] is None:
             turn["content"] = content
         else:
-            turn["content"] = said = _listed(turn["content"])
-            said += _listed(content)
+            turn["content"] = existing = _listed(turn["content"])
+            existing += _listed(content)
 
     def _turn(self) -> Json:
         """The assistant's turn that is going on: everything of it is one message of Chat."""
@@ -265,9 +265,9 @@ def _thoughts(item: Json, at: str) -> str:
     """The reasoning's own text where there is one, else its summary."""
     for name, joint in (("content", ""), ("summary", "\n\n")):
         parts = items(item.get(name) or [], f"{at}.{name}")
-        said = [
+        texts = [
             text(fields(part, f"{at}.{name}.{n}").get("text"), f"{at}.{name}.{n}.text") for n, part in enumerate(parts)
         ]
-        if said:
-            return joint.join(said)
+        if texts:
+            return joint.join(texts)
     return ""

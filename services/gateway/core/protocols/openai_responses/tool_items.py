@@ -102,7 +102,7 @@ def _tool_search(arguments: str) -> Json | None:
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and bool(value) and all(isinstance(part, str) for part in value)
 
 
 _MADE: dict[Sort, Callable[[str], Json | None]] = {
@@ -165,8 +165,10 @@ def output_of(item: Json, at: str) -> tuple[str, Any] | None:
             parts = enumerate(items(given, f"{at}.output"))
             return _id(item, at), "\n".join(_printed(fields(part, f"{at}.output.{n}")) for n, part in parts)
         case "apply_patch_call_output":
-            said = item.get("output") or ""
-            return _id(item, at), f"{item.get('status') or 'completed'}\n{said}" if said else str(item.get("status"))
+            output = item.get("output") or ""
+            return _id(item, at), f"{item.get('status') or 'completed'}\n{output}" if output else str(
+                item.get("status")
+            )
         case "tool_search_output":
             return _id(item, at), f"Found: {', '.join(_names(item.get('tools'))) or 'nothing'}."
     return None
@@ -177,7 +179,7 @@ def _printed(part: Json) -> str:
     ended = ""
     if isinstance(outcome, dict):
         ended = "timed out" if outcome.get("type") == "timeout" else f"exit code {outcome.get('exit_code')}"
-    return "\n".join(str(said) for said in (part.get("stdout"), part.get("stderr"), ended) if said)
+    return "\n".join(str(printed) for printed in (part.get("stdout"), part.get("stderr"), ended) if printed)
 
 
 def _names(listed: Any) -> list[str]:
@@ -230,8 +232,8 @@ def told(item: Json) -> str | None:
     kind = item.get("type")
     if not isinstance(kind, str) or kind not in _HOSTED:
         return None
-    said = {name: value for name, value in item.items() if name not in _SILENT and value not in (None, "", [], {})}
-    if isinstance(said.get("output"), dict):
-        said.pop("output")  # a picture of a screen
+    values = {name: value for name, value in item.items() if name not in _SILENT and value not in (None, "", [], {})}
+    if isinstance(values.get("output"), dict):
+        values.pop("output")  # a picture of a screen
     name = kind.removesuffix("_call").replace("_", " ")
-    return f"[{name}: {_json(said)}]" if said else f"[{name}]"
+    return f"[{name}: {_json(values)}]" if values else f"[{name}]"

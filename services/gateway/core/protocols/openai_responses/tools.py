@@ -75,7 +75,7 @@ class Tools:
 
     def only(self, names: set[str]) -> None:
         """Offer no others; calls of all are still known."""
-        self.functions = {name: one for name, one in self.functions.items() if name in names}
+        self.functions = {name: tool for name, tool in self.functions.items() if name in names}
 
     def in_namespace(self, namespace: str) -> set[str]:
         return self._spaces.get(namespace, set())
@@ -128,8 +128,8 @@ def _offered(tools: Tools, kind: str, tool: Json, at: str, warnings: list[str]) 
         case "apply_patch":
             tools.add(Tool("apply_patch", "apply_patch"), APPLY_PATCH)
         case "tool_search" if tool.get("execution") == "client":
-            found: Json = {"description": tool.get("description") or "Find tools by what they do."}
-            tools.add(Tool("tool_search", "tool_search"), found | {"parameters": tool.get("parameters") or _ANYTHING})
+            offered: Json = {"description": tool.get("description") or "Find tools by what they do."}
+            tools.add(Tool("tool_search", "tool_search"), offered | {"parameters": tool.get("parameters") or _ANYTHING})
         case _:
             return False
     return True
@@ -148,15 +148,17 @@ def _named(tools: Tools, sort: Any, tool: Json, at: str, warnings: list[str], na
 
 def _custom(tool: Json, at: str) -> Json:
     """A function with one text. No engine can hold the text of an argument to a grammar, so the model is told of it."""
-    said = [text(tool["description"], f"{at}.description")] if tool.get("description") else []
+    description = [text(tool["description"], f"{at}.description")] if tool.get("description") else []
     form = fields(tool.get("format") or {"type": "text"}, f"{at}.format")
     if form.get("type") == "grammar":
         syntax = text(form.get("syntax"), f"{at}.format.syntax")
-        said.append(f"The input must match this {syntax}:\n{text(form.get('definition'), f'{at}.format.definition')}")
+        description.append(
+            f"The input must match this {syntax}:\n{text(form.get('definition'), f'{at}.format.definition')}"
+        )
     elif form.get("type") != "text":
         raise unmappable(f"{at}.format.type", f"{form.get('type')!r} is neither text nor grammar")
     schema = _object({INPUT: {"type": "string", "description": "The whole input of the tool, as it is."}}, INPUT)
-    return {**({"description": "\n\n".join(said)} if said else {}), "parameters": schema}
+    return {**({"description": "\n\n".join(description)} if description else {}), "parameters": schema}
 
 
 def _object(properties: Json, *required: str) -> Json:
@@ -230,14 +232,14 @@ def choose(tools: Tools, choice: Any, warnings: list[str]) -> Any:
         return {"type": "function", "function": {"name": name}}
     allowed: set[str] = set()
     spaces: set[str] = set()
-    for n, one in enumerate(items(choice.get("tools"), "tool_choice.tools")):
+    for n, tool in enumerate(items(choice.get("tools"), "tool_choice.tools")):
         at = f"tool_choice.tools.{n}"
-        if fields(one, at).get("type") == "namespace":
-            spaces.add(text(one.get("name"), f"{at}.name"))
-        elif (names := _chosen(tools, one, at)) is not None:
+        if fields(tool, at).get("type") == "namespace":
+            spaces.add(text(tool.get("name"), f"{at}.name"))
+        elif (names := _chosen(tools, tool, at)) is not None:
             allowed |= names
         else:
-            warnings.append(f"{at}: {one.get('type')!r} is not offered here and was left out")
+            warnings.append(f"{at}: {tool.get('type')!r} is not offered here and was left out")
     for namespace in spaces:
         allowed |= tools.in_namespace(namespace)
     tools.only(allowed)

@@ -331,17 +331,17 @@ def test_one_request_that_fits_is_let_through_though_the_share_be_smaller() -> N
 
 
 def test_another_stream_begins_anew() -> None:
-    one, beside = [Worker(f"gw-{n}", "here", table).begun() for n, table in enumerate(tables(2))]
-    for each in (one, beside):
+    one, rows_of_others = [Worker(f"gw-{n}", "here", table).begun() for n, table in enumerate(tables(2))]
+    for each in (one, rows_of_others):
         each.spending.counted("k-1", 900, {"total": 40})
     one.spending.settle(taken(one, 10, TOTAL), 10, 1, NOON)
-    for each in (one, beside):
+    for each in (one, rows_of_others):
         each.marks.begin("2026-12-01")
         each.spending.begin_epoch()
     assert one.used() == 50
     one.marks.add(1, 2)
     one.spending.counted("k-1", 2, {"total": 50})
-    assert (one.used(), beside.used()) == (50, 50)
+    assert (one.used(), rows_of_others.used()) == (50, 50)
 
 
 def test_a_ledger_that_is_away_for_long_takes_no_more_memory_and_loses_nothing() -> None:
@@ -511,8 +511,8 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def a_worker_misses_nothing_of_its_host(self) -> None:
         for name, one in self.workers.items():
-            beside = [other for other in HOSTS if HOSTS[other] == HOSTS[name]]
-            assert one.used() >= sum(sum(self.spool[other]) + self.open[other] for other in beside)
+            rows_of_others = [other for other in HOSTS if HOSTS[other] == HOSTS[name]]
+            assert one.used() >= sum(sum(self.spool[other]) + self.open[other] for other in rows_of_others)
 
     def teardown(self) -> None:
         """When everything has come everywhere, every gateway says what the ledger says."""

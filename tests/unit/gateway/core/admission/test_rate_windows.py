@@ -60,14 +60,14 @@ def test_no_minute_admits_more_than_the_limit_on_a_host_whoever_dies(
     steps: list[tuple[float, int, bool]], limit: int
 ) -> None:
     """Three workers; some die, and another life of theirs goes on."""
-    beside = tables(3)
-    workers = [counts(table) for table in beside]
+    rows_of_others = tables(3)
+    workers = [counts(table) for table in rows_of_others]
     now = 1007.5
     admitted: list[float] = []
     for wait, which, dies in steps:
         now += wait
         if dies:
-            workers[which] = counts(again(beside[which]))
+            workers[which] = counts(again(rows_of_others[which]))
         workers[which].add("k", now, requests=1)
         if workers[which].used("k", now).requests <= limit:
             admitted.append(now)

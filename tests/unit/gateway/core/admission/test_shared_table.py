@@ -29,9 +29,12 @@ def test_every_name_has_its_own_row_and_the_others_find_it(names: list[str]) -> 
         first.words[first.row(digest(name)) + RESERVED] = number
         second.words[second.row(digest(name)) + RESERVED] = 1000 * number
     for number, name in enumerate(names, start=1):
-        assert sorted(words[at + RESERVED] for words, at in third.beside(digest(name))) == [number, 1000 * number]
+        assert sorted(words[at + RESERVED] for words, at in third.rows_of_others(digest(name))) == [
+            number,
+            1000 * number,
+        ]
         assert again(first).words[first.row(digest(name)) + RESERVED] == number
-    assert third.beside(digest("nobody's name")) == []
+    assert third.rows_of_others(digest("nobody's name")) == []
 
 
 def test_a_row_that_says_nothing_for_long_is_anothers_to_take() -> None:
@@ -55,14 +58,16 @@ def test_a_file_outlives_processes_and_not_the_machines_next_start(
     own, other = shared_tables.prepare(tmp_path / "1"), shared_tables.prepare(tmp_path / "2")
     table = shared_tables.opened(own, [other])
     table.words[table.row(digest("k")) + RESERVED] = 5
-    beside = shared_tables.opened(shared_tables.prepare(tmp_path / "2"), [shared_tables.prepare(tmp_path / "1")])
-    assert [words[at + RESERVED] for words, at in beside.beside(digest("k"))] == [5]
+    rows_of_others = shared_tables.opened(
+        shared_tables.prepare(tmp_path / "2"), [shared_tables.prepare(tmp_path / "1")]
+    )
+    assert [words[at + RESERVED] for words, at in rows_of_others.rows_of_others(digest("k"))] == [5]
     with pytest.raises(TypeError):
-        beside.others[0][100] = 1  # only its owner writes it
+        rows_of_others.others[0][100] = 1  # only its owner writes it
     assert os.stat(own).st_blocks * 512 >= shared_tables.BYTES, (
         "a full disk is found out when it is made, not when it is used"
     )
     boot = tmp_path / "boot"
     boot.write_text("another start")
     monkeypatch.setattr(shared_tables, "BOOT", boot)
-    assert shared_tables.opened(own, [shared_tables.prepare(tmp_path / "1")]).beside(digest("k")) == []
+    assert shared_tables.opened(own, [shared_tables.prepare(tmp_path / "1")]).rows_of_others(digest("k")) == []

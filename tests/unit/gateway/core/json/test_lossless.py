@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.gateway.core.json import lossless
-from services.gateway.core.json.lossless import SurrogateHalves, marked, repaired
+from services.gateway.core.json.lossless import SurrogateHalves, repaired, with_marks
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from services.gateway.core.json.lossless import SurrogateHalves, marked, repaire
 def test_half_a_character_becomes_a_replacement(given: bytes, wanted: str) -> None:
     assert lossless.decoded(repaired(given)) == wanted
     halves = SurrogateHalves()
-    assert halves.joined(lossless.decoded(marked(given))) + halves.rest() == wanted
+    assert halves.joined(lossless.decoded(with_marks(given))) + halves.rest() == wanted
 
 
 def test_what_is_whole_is_the_same_object() -> None:
@@ -48,14 +48,14 @@ def test_a_text_cut_between_halves_is_put_together(text: str, cuts: list[int]) -
     out = ""
     for begin, end in itertools.pairwise(points):
         piece = json.dumps(units[begin:end].decode("utf-16-le", "surrogatepass"))
-        out += halves.joined(lossless.decoded(marked(piece.encode())))
+        out += halves.joined(lossless.decoded(with_marks(piece.encode())))
     assert out + halves.rest() == text
 
 
 @pytest.mark.parametrize("text", ["\U0010f800", "a\U0010ffffb", "\\udbfe\\udc00"])
 def test_a_character_that_halves_are_carried_as_arrives(text: str) -> None:
     for body in (json.dumps(text), json.dumps(text, ensure_ascii=False)):
-        assert SurrogateHalves().joined(lossless.decoded(marked(body.encode()))) == text
+        assert SurrogateHalves().joined(lossless.decoded(with_marks(body.encode()))) == text
 
 
 def test_a_value_with_half_a_character_can_be_encoded() -> None:

@@ -69,22 +69,22 @@ def test_weights_share_what_is_alike_and_what_is_loaded() -> None:
 def test_a_trial_gets_its_share_of_any_number_in_a_row(percent: int, start: float, count: int) -> None:
     share = Share(start)
     for _ in range(3):
-        taken = sum(share.takes(percent) for _ in range(count))
-        assert abs(taken - count * percent / 100) <= 4
+        request_sent = sum(share.includes_next(percent) for _ in range(count))
+        assert abs(request_sent - count * percent / 100) <= 4
 
 
 def test_a_trials_share_follows_no_pattern_of_a_client() -> None:
     """A client that repeats itself every n requests has its share of each of them on trial."""
     for period in range(2, 12):
         share = Share(0.25)
-        taken = Counter(turn % period for turn in range(period * 200) if share.takes(20))
-        assert all(30 <= taken[turn] <= 50 for turn in range(period)), (period, taken)
+        request_sent = Counter(turn % period for turn in range(period * 200) if share.includes_next(20))
+        assert all(30 <= request_sent[turn] <= 50 for turn in range(period)), (period, request_sent)
 
 
 def test_a_share_of_nothing_or_all() -> None:
     share = Share(0.999)
-    assert not any(share.takes(0) for _ in range(100))
-    assert all(share.takes(100) for _ in range(100))
+    assert not any(share.includes_next(0) for _ in range(100))
+    assert all(share.includes_next(100) for _ in range(100))
 
 
 def test_draining_tried_and_broken_ones_get_nothing() -> None:
@@ -109,11 +109,11 @@ def test_a_breaker_opens_probes_once_and_closes() -> None:
     breaker.failed(10.0)
     assert not breaker.allows(10.0 + OPEN_S - 0.01)
     assert breaker.allows(10.0 + OPEN_S)
-    breaker.taken(11.0)
+    breaker.request_sent(11.0)
     assert not breaker.allows(11.0)
     breaker.failed(11.5)
     assert not breaker.allows(11.5 + 2 * OPEN_S - 0.01)
-    breaker.taken(14.0)
+    breaker.request_sent(14.0)
     breaker.abandoned()
     assert breaker.allows(14.0)
     breaker.succeeded()
@@ -165,7 +165,7 @@ def test_all_that_a_dead_engine_was_answering_is_one_failure_and_no_count_of_pro
     for _ in range(2000):
         now += OPEN_MAX_S + 0.01
         assert breaker.allows(now)
-        breaker.taken(now)
+        breaker.request_sent(now)
         breaker.failed(now)
     assert breaker.allows(now + OPEN_MAX_S)
 
@@ -180,7 +180,7 @@ def test_no_breaker_stays_open_for_good(steps: list[str]) -> None:
             case "failed":
                 breaker.failed(now)
             case "taken":
-                breaker.taken(now)
+                breaker.request_sent(now)
             case _:
                 getattr(breaker, step)()
     assert breaker.allows(now + OPEN_MAX_S + 0.01)
