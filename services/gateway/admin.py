@@ -32,6 +32,8 @@ class Admin:
         router.add("POST", "/api/v1/questions", self.question)
 
     async def command(self, exchange: Exchange) -> None:
+        """Log the command in the body and answer with its outcome, or with 202 where none came in time. Raises Fault,
+        Abandoned, BadPayload."""
         key = self._router.authenticate(exchange, "admin")
         command = _read(await exchange.body(MAX_BODY_BYTES), Command)
         try:
@@ -45,6 +47,7 @@ class Admin:
         await exchange.answer(STATUS[outcome.status], encode(outcome))
 
     async def question(self, exchange: Exchange) -> None:
+        """Ask the question in the body and answer with its answer. Raises Fault, Abandoned, BadPayload."""
         self._router.authenticate(exchange, "admin")
         question = _read(await exchange.body(MAX_BODY_BYTES), Question)
         try:

@@ -44,7 +44,7 @@ class Gateway:
     """One worker: a gateway of its own to the rest of the system, whose id lies in its spool.
 
     ``listening`` is the open socket clients come to; it may be shared with other workers, who are in ``balance`` and
-    ``host_tables``. None beside: it is alone on its host.
+    ``host_tables``. None of them: it is alone on its host. Raises Misconfigured.
     """
 
     def __init__(
@@ -135,6 +135,7 @@ class Gateway:
         self._started = True
 
     async def stop(self) -> None:
+        """Let answers end for as long as a stop may take, publish what was used, and leave the cluster."""
         ending = asyncio.get_running_loop().call_later(self._ends_after_s, self._dispatcher.end)
         await self._http.stop()
         ending.cancel()
@@ -150,6 +151,7 @@ class Gateway:
         await self._presence.stop()
 
     def not_ready(self) -> list[str]:
+        """The reasons why this gateway should get no traffic; none: it may."""
         reasons = []
         if not self._started:
             reasons.append("keys, routes and policies are being read")
@@ -175,7 +177,7 @@ class Gateway:
 
 
 def build(settings: GatewaySettings, bus: Bus) -> Gateway:
-    """One worker on a socket of its own."""
+    """One worker on a socket of its own. Raises Misconfigured, PortTaken."""
     listening = listen(settings.host, settings.port)
     try:
         return Gateway(settings, bus, listening, ConnectionBalance(shared_memory(1), 1, 0))

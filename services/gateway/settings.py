@@ -116,4 +116,5 @@ class GatewaySettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_
                 )
 
     def worker_directory(self, index: int) -> Path:
+        """Where a worker has its state; the first is 1."""
         return self.data_dir / str(index)

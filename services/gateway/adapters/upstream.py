@@ -83,9 +83,11 @@ class Connection(asyncio.Protocol):
     # what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio's."""
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
+        """asyncio's: an answer that was not complete is one no more, unless its end is the connection's."""
         self._transport = None
         self._parser = None  # it holds this, and so would keep what was read until the collector comes
         self._pool.forget(self)
@@ -98,6 +100,7 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def data_received(self, data: bytes) -> None:
+        """asyncio's: bytes of the answer."""
         parser = self._parser
         if parser is None or self.complete:
             # Bytes nobody asked for: not to be trusted with another request.
@@ -126,6 +129,7 @@ class Connection(asyncio.Protocol):
     # what httptools calls
 
     def on_message_begin(self) -> None:
+        """A head begins. Raises ValueError where it is one of a second answer."""
         if self.complete:
             raise ValueError("a second answer to one request")
         # What a 1xx before it said is not of the answer.
@@ -133,6 +137,7 @@ class Connection(asyncio.Protocol):
         self.content_type = self.retry_after = b""
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """One header. Raises ValueError where the head is too long."""
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > MAX_HEAD_BYTES:
             raise ValueError("the head of the answer is too long")
@@ -145,6 +150,7 @@ class Connection(asyncio.Protocol):
             self.retry_after = value
 
     def on_headers_complete(self) -> None:
+        """The head is here, or that of a 1xx before it."""
         assert self._parser is not None
         status = self._parser.get_status_code()
         if status >= 200:
@@ -152,10 +158,12 @@ class Connection(asyncio.Protocol):
             self.headed = True
 
     def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
         self._pieces.append(body)
         self._held_bytes += len(body)
 
     def on_message_complete(self) -> None:
+        """The end of the answer is here."""
         if not self.headed:
             return  # 100 Continue and the like
         assert self._parser is not None
@@ -168,6 +176,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
+        """Whether it is open."""
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, head: bytes, body: bytes) -> None:
@@ -291,9 +300,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
+        """Whether another request may go over it."""
         return self._keep and self.complete and not self._pieces and not self._paused and self.usable
 
     def rest(self, now: float) -> None:
+        """It is idle from now on, a loop time."""
         self._parser = None
         self.used = True
         self.idle_since = now
@@ -318,6 +329,7 @@ class Pool:
     """Connections to one engine."""
 
     def __init__(self, url: str, connect_timeout_s: float) -> None:
+        """``url`` is ``http://host:port`` and perhaps a path. Raises ValueError."""
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
             raise ValueError(f"an engine's URL must read http://host:port, not {url!r}")
@@ -351,6 +363,7 @@ class Pool:
         return connection
 
     def take_back(self, connection: Connection) -> None:
+        """Keep a connection whose answer was read for another request, or close it."""
         self._released.discard(connection)
         if self._closed or not connection.reusable or len(self._idle) >= MAX_IDLE:
             connection.abort()
@@ -366,6 +379,7 @@ class Pool:
             self._released.add(connection)
 
     def forget(self, connection: Connection) -> None:
+        """A connection is gone."""
         self._released.discard(connection)
 
     def sweep(self, now: float) -> None:

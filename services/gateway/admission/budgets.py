@@ -116,6 +116,7 @@ class Budgets:
         self._sums = LedgerSums(bus, gossip.spending, spool)
 
     async def start(self) -> None:
+        """Begin to read prices and sums."""
         await self._prices.start()
         await self._sums.start()
 
@@ -130,6 +131,7 @@ class Budgets:
         self._spending.begin()
 
     async def stop(self) -> None:
+        """Read no more."""
         await self._sums.stop()
         await self._prices.stop()
 

@@ -58,10 +58,12 @@ class Checks:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
+        """Listen for verdicts, and begin to send what is observed."""
         self._inbox = await self._bus.inbox(self._on_verdict)
         self._task = self._bus.background("checks that are not waited for", self._send_observed)
 
     async def stop(self) -> None:
+        """Send what still waits, and end."""
         if self._task is not None:
             await end(self._task)
             await self._send_waiting()

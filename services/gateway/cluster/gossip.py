@@ -82,6 +82,7 @@ class InFlight:
                 self._total[name] = self._total.get(name, 0) + amount
 
     def forget(self, now: float) -> None:
+        """Drop what gateways said that were not heard for ``SILENT_S``; ``now`` in seconds."""
         for gateway_id in [g for g, (at, _) in self._by_gateway.items() if now - at > SILENT_S]:
             self.heard(gateway_id, {}, now)
 
@@ -133,6 +134,7 @@ class Gossip:
         ]
 
     async def stop(self) -> None:
+        """Tell the others that this gateway leaves, and end."""
         await end(*self._tasks)
         if self._tasks:
             await self._tell_load({}, {})

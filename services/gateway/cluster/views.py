@@ -44,6 +44,7 @@ class ViewCopy(Generic[V]):
         self._watch: Follower | None = None
 
     async def start(self) -> None:
+        """Begin to watch the view."""
         self._watch = await self._bus.view(self.bucket, self.kind).watch(self._changed)
 
     async def caught_up(self) -> None:
@@ -52,6 +53,7 @@ class ViewCopy(Generic[V]):
         await self._watch.caught_up.wait()
 
     async def stop(self) -> None:
+        """Watch no more."""
         if self._watch is not None:
             await self._watch.stop()
 
@@ -87,6 +89,7 @@ class Keys(ViewCopy[KeyView]):
         self._used.pop(key, None)
 
     def get(self, sha256: str) -> KeyView | None:
+        """The key of a hash (SHA-256, hex); None where there is none."""
         view = self._used.get(sha256)
         if view is None and (kept := self._by_hash.get(sha256)) is not None:
             view = self._used[sha256] = _unpacked(kept)
@@ -125,18 +128,22 @@ class Target:
 
     @property
     def replica_id(self) -> str:
+        """Of the replica that answers there."""
         return self.endpoint.replica_id
 
     @property
     def draining(self) -> bool:
+        """It gets nothing new."""
         return self.endpoint.draining
 
     @property
     def silent(self) -> bool:
+        """Nothing is heard of its machine."""
         return self.endpoint.silent
 
     @property
     def in_flight(self) -> int:
+        """Requests of this gateway and, as last heard, of the others."""
         return self.own + self._others.others(self.endpoint.replica_id)
 
 
@@ -155,6 +162,7 @@ class ServedModel:
 
     @property
     def ready(self) -> bool:
+        """Whether it has an endpoint that may be asked."""
         return any(not target.draining and (target.breaker.closed or not target.silent) for target in self.targets)
 
     @property
@@ -203,16 +211,19 @@ class Routes(ViewCopy[Route]):
         """Why an administrator stopped the whole system; None: it is not."""
 
     async def stop(self) -> None:
+        """Watch no more, and close the connections to all endpoints."""
         await super().stop()
         for target in self._targets.values():
             target.pool.close()
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
+        """All models and fine-tunings by their names, without aliases."""
         return {**self._models, **self._tuned}
 
     @property
     def targets(self) -> Mapping[tuple[str, int, str], Target]:
+        """All endpoints by replica, generation and URL."""
         return self._targets
 
     def find(self, name: str) -> ServedModel | None:

@@ -29,6 +29,7 @@ class ContextExceeded(Fault):
         self.about(prompt, answer, window)
 
     def about(self, prompt: int | None, answer: int | None, window: int | None) -> None:
+        """Give the figures, in tokens, that were not known before; the message says them where it can."""
         self.prompt, self.answer, self.window = prompt, answer, window
         if prompt is None or window is None:
             return

@@ -48,6 +48,7 @@ class Fault(Exception):
 
 
 def no_key() -> Fault:
+    """401: no key was sent."""
     return Fault(
         401,
         "invalid_api_key",
@@ -56,6 +57,7 @@ def no_key() -> Fault:
 
 
 def wrong_key() -> Fault:
+    """401: the key is unknown, revoked or expired."""
     return Fault(
         401,
         "invalid_api_key",
@@ -64,6 +66,7 @@ def wrong_key() -> Fault:
 
 
 def too_many_wrong_keys(retry_after_s: float) -> Fault:
+    """429: too many wrong keys came from this address."""
     return Fault(
         429,
         "too_many_unknown_keys",
@@ -74,6 +77,7 @@ def too_many_wrong_keys(retry_after_s: float) -> Fault:
 
 
 def keys_unknown() -> Fault:
+    """503: the key is not known, and the list of keys is not current."""
     return Fault(
         503,
         "keys_unavailable",
@@ -84,6 +88,7 @@ def keys_unknown() -> Fault:
 
 
 def role_missing(role: str, roles: Iterable[str]) -> Fault:
+    """403: the key lacks the role the path is for."""
     return Fault(
         403,
         "role_missing",
@@ -96,10 +101,12 @@ def role_missing(role: str, roles: Iterable[str]) -> Fault:
 
 
 def no_route(method: str, path: str) -> Fault:
+    """404: there is no such path."""
     return Fault(404, "unknown_url", f"There is no {method} {path} here. Chat is POST /v1/chat/completions.")
 
 
 def wrong_method(method: str, path: str, allowed: Iterable[str]) -> Fault:
+    """405: the path takes other methods."""
     allow = ", ".join(sorted(allowed))
     return Fault(
         405, "method_not_allowed", f"{path} takes {allow}, not {method}.", headers=[(b"allow", allow.encode())]
@@ -107,18 +114,22 @@ def wrong_method(method: str, path: str, allowed: Iterable[str]) -> Fault:
 
 
 def bad_body(message: str, param: str | None = None, code: str | None = None) -> Fault:
+    """400: the body is not what the path takes; ``param`` names the field."""
     return Fault(400, code, message, param=param)
 
 
 def too_deep() -> Fault:
+    """400: objects and arrays are nested too deeply to be read."""
     return bad_body("The body is nested too deeply: send fewer objects and arrays inside one another.")
 
 
 def body_too_large(limit_bytes: int) -> Fault:
+    """413: the body is longer than the gateway takes."""
     return Fault(413, "request_too_large", f"The body is over the limit of {limit_bytes} bytes; send a smaller one.")
 
 
 def encoding_not_taken(encoding: str) -> Fault:
+    """415: the body is compressed."""
     return Fault(
         415,
         "unsupported_content_encoding",
@@ -127,6 +138,7 @@ def encoding_not_taken(encoding: str) -> Fault:
 
 
 def unknown_model(model: str, known: Iterable[str]) -> Fault:
+    """404: ``known`` are the models the key may use."""
     names = sorted(known)
     listed = ", ".join(names[:KNOWN_MODELS_NAMED])
     more = f" and {len(names) - KNOWN_MODELS_NAMED} more" if len(names) > KNOWN_MODELS_NAMED else ""
@@ -135,6 +147,7 @@ def unknown_model(model: str, known: Iterable[str]) -> Fault:
 
 
 def capability_missing(model: str, wanted: str, capabilities: Iterable[str]) -> Fault:
+    """400: the model does not do what the path is for."""
     return Fault(
         400,
         "unsupported_model",
@@ -144,6 +157,7 @@ def capability_missing(model: str, wanted: str, capabilities: Iterable[str]) -> 
 
 
 def media_not_taken(model: str, what: str, at: str) -> Fault:
+    """400: ``at`` is the field that holds ``what``, which is no text."""
     return Fault(
         400,
         "unsupported_content",
@@ -154,6 +168,7 @@ def media_not_taken(model: str, what: str, at: str) -> Fault:
 
 
 def input_too_long(at: str, tokens: int, limit: int) -> Fault:
+    """400: one input of several is longer than the model's context; figures are tokens."""
     return Fault(
         400,
         "context_length_exceeded",
@@ -174,6 +189,7 @@ def too_many_tokens(field: str, asked: int, limit: int, model: str, protocol: st
 
 
 def over_rate(whose: str, limit: int, unit: str, retry_after_s: float, headers: Iterable[tuple[bytes, bytes]]) -> Fault:
+    """429: ``unit`` is ``requests`` or ``tokens``, ``limit`` so many a minute."""
     return Fault(
         429,
         "rate_limit_exceeded",
@@ -212,6 +228,7 @@ def refused_by_policy(rule: str, policy: str | None) -> Fault:
 
 
 def no_such_policy(policy: str) -> Fault:
+    """503: a policy that must judge the request is not defined."""
     return Fault(
         503,
         "policy_missing",
@@ -223,6 +240,7 @@ def no_such_policy(policy: str) -> Fault:
 
 
 def not_judged() -> Fault:
+    """503: a policy must judge the request, and no verdict came."""
     return Fault(
         503,
         "guard_unavailable",
@@ -233,6 +251,7 @@ def not_judged() -> Fault:
 
 
 def not_judgeable(param: str) -> Fault:
+    """400: ``param`` holds token ids, which no policy can read."""
     return Fault(
         400,
         "content_policy",
@@ -242,6 +261,7 @@ def not_judgeable(param: str) -> Fault:
 
 
 def too_long_to_judge() -> Fault:
+    """413: a policy must judge the request, and there is more text in it than one check may have."""
     return Fault(
         413,
         "request_too_large",
@@ -254,6 +274,7 @@ def too_long_to_judge() -> Fault:
 
 
 def no_endpoint(model: str, retry_after_s: float) -> Fault:
+    """503: no endpoint of the model may be asked now."""
     return Fault(
         503,
         "no_endpoint",
@@ -280,6 +301,7 @@ def stopped(model: str, code: Literal["system_stopped", "model_stopped"], reason
 
 
 def not_started(model: str, waited_s: float) -> Fault:
+    """503: a model on demand was not ready in time."""
     return Fault(
         503,
         "model_not_ready",
@@ -291,6 +313,7 @@ def not_started(model: str, waited_s: float) -> Fault:
 
 
 def too_many_waiting(model: str, limit: int) -> Fault:
+    """503: as many requests wait for models on demand as may."""
     return Fault(
         503,
         "too_many_waiting",
@@ -302,6 +325,7 @@ def too_many_waiting(model: str, limit: int) -> Fault:
 
 
 def busy(limit: int) -> Fault:
+    """503: as many requests are in flight as one worker takes."""
     return Fault(
         503,
         "gateway_busy",
@@ -312,6 +336,7 @@ def busy(limit: int) -> Fault:
 
 
 def too_many_names() -> Fault:
+    """503: the table the workers share is full."""
     return Fault(
         503,
         "gateway_busy",
@@ -323,6 +348,7 @@ def too_many_names() -> Fault:
 
 
 def catching_up() -> Fault:
+    """503: this gateway stood still and hears first what was used meanwhile."""
     return Fault(
         503,
         "gateway_busy",
@@ -334,6 +360,7 @@ def catching_up() -> Fault:
 
 
 def not_metered() -> Fault:
+    """503: usage cannot be written down."""
     return Fault(
         503,
         "metering_unavailable",
@@ -346,6 +373,7 @@ def not_metered() -> Fault:
 
 
 def deadline(seconds: float) -> Fault:
+    """504: no engine had answered in time."""
     return Fault(
         504,
         "deadline_exceeded",
@@ -355,12 +383,14 @@ def deadline(seconds: float) -> Fault:
 
 
 def stalled(seconds: float) -> Fault:
+    """504: the engine began to answer and then sent nothing."""
     return Fault(
         504, "upstream_stalled", f"The engine sent nothing for {seconds:g} s and was given up.", kind="server_error"
     )
 
 
 def stopping() -> Fault:
+    """503: this gateway is being stopped."""
     return Fault(
         503,
         "gateway_stopping",
@@ -371,6 +401,7 @@ def stopping() -> Fault:
 
 
 def upstream_broken() -> Fault:
+    """502: the engine failed after a part of its answer was passed on."""
     return Fault(
         502,
         "upstream_error",
@@ -399,6 +430,7 @@ def upstream_failed(status: int | None) -> Fault:
 
 
 def upstream_odd() -> Fault:
+    """502: the engine's answer cannot be passed on."""
     return Fault(
         502,
         "upstream_error",
@@ -409,6 +441,7 @@ def upstream_odd() -> Fault:
 
 
 def refused_unsaid(status: int) -> Fault:
+    """The engine refused the request with this status, in words that are not the client's business."""
     return Fault(
         status,
         None,
@@ -420,6 +453,7 @@ def refused_unsaid(status: int) -> Fault:
 
 
 def internal() -> Fault:
+    """500: a fault of the gateway's own."""
     return Fault(
         500,
         "internal_error",
@@ -429,6 +463,7 @@ def internal() -> Fault:
 
 
 def bus_unavailable(why: str) -> Fault:
+    """503: the bus is away, over which the admin API works."""
     return Fault(503, "bus_unavailable", f"The cluster's bus is away: {why}.", kind="server_error", retry_after_s=5)
 
 

@@ -161,6 +161,7 @@ class Exchange:
         await self.write(body, False)
 
     async def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """The head of an answer whose body is written in pieces."""
         self.answered = True
         self.status = status
         if not self.gone and self.method != "HEAD" and status != NO_CONTENT:
@@ -216,4 +217,5 @@ class Exchange:
 
     @property
     def elapsed_ms(self) -> float:
+        """Since the request arrived."""
         return round((time.perf_counter() - self.started) * 1000, 3)

@@ -65,6 +65,7 @@ class Router:
         }
 
     def add(self, method: str, path: str, handler: Handler) -> None:
+        """Have requests of a method and a path answered by ``handler``."""
         self._table.setdefault(path, {})[method] = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, channel: Channel) -> None:

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from libs.bus import supervise
 from libs.runtime.status import PortTaken
 
+from .acceptor import Acceptor
 from .connection_balance import ConnectionBalance
 
 log = logging.getLogger("llmgw.gateway")
@@ -40,14 +41,6 @@ LINGER_S = 5.0
 """How long what a client still sends is read and dropped after it was answered early: closed at once, the answer might
 be lost on its way. Who has sent it to its end by then keeps the connection."""
 LOOKED_AT_EVERY_S = 1.0
-LEFT_TO_OTHERS_S = 0.002
-"""How long a connection is left to workers with fewer, for each that this one has more. An idle one takes it in a
-twentieth of that; on a busy machine it may be long before it gets its turn."""
-LEFT_MOST_S = 0.02
-NO_MORE_S = 0.1
-"""How long nothing is accepted after the system had no room for another connection."""
-UNABLE_S = 0.1
-"""How often a worker that can answer nothing looks whether it can again."""
 _TOO_LONG = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 34\r\nconnection: close\r\n\r\nThe head of a request is too long."
@@ -168,6 +161,7 @@ class ClientConnection(HttpToolsProtocol):
         self._application = application
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """asyncio's."""
         self._joining = _Joining(transport, self._late)
         self._unfinished: list[Channel] = []
         """Being answered, or waiting for that because they were sent ahead of the answer before them."""
@@ -175,6 +169,7 @@ class ClientConnection(HttpToolsProtocol):
         super().connection_made(cast(asyncio.Transport, self._joining))
 
     def data_received(self, data: bytes) -> None:
+        """asyncio's: bytes of requests; a head that is too long is refused."""
         if self._awaited == "body":
             self._since = self.loop.time()
         super().data_received(data)
@@ -185,10 +180,12 @@ class ClientConnection(HttpToolsProtocol):
                 self._joining.close()
 
     def on_message_begin(self) -> None:
+        """httptools': the first bytes of a request are here."""
         super().on_message_begin()
         self._awaited, self._since, self._head_bytes = "head", self.loop.time(), 0
 
     def on_headers_complete(self) -> None:
+        """httptools': a request begins, with a channel of its own."""
         channel = Channel(self._application, self._joining, self.flow)
         self.app = channel
         super().on_headers_complete()
@@ -198,17 +195,20 @@ class ClientConnection(HttpToolsProtocol):
         self._unfinished.append(channel)
 
     def on_response_complete(self) -> None:
+        """uvicorn's: an answer went out to its end."""
         super().on_response_complete()
         if self._awaited == "body" and self.cycle.response_complete:
             self._early_since = self.loop.time()
 
     def on_message_complete(self) -> None:
+        """httptools': the last bytes of a request are here."""
         self._awaited = self._early_since = None
         super().on_message_complete()
         if self._answered_at is not None:
             self._joining.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's: what is being answered is told that its client left."""
         super().connection_lost(exc)
         for channel in self._unfinished:
             channel.disconnected()
@@ -245,80 +245,6 @@ class ClientConnection(HttpToolsProtocol):
         if self._awaited == "body":
             return now - self._since > BODY_S or now - self._began > WHOLE_BODY_S
         return False
-
-
-class _Acceptor:
-    """Takes connections off a socket that several workers share: one in a turn of the loop, so that of a crowd each
-    worker gets a share, and a busy one a smaller one. The loop's own servers take all that wait, which can leave one
-    worker with every connection of a client and the other with none.
-    """
-
-    def __init__(
-        self,
-        listening: socket.socket,
-        make: Callable[[], asyncio.Protocol],
-        balance: ConnectionBalance,
-        open_now: Callable[[], int],
-        able: Callable[[], bool],
-    ) -> None:
-        self._able = able
-        self._listening = listening
-        self._balance = balance
-        self._open_now = open_now
-        self._make = make
-        self._loop = asyncio.get_running_loop()
-        self._opening: set[asyncio.Task[Any]] = set()
-        self._resuming: asyncio.TimerHandle | None = None
-        listening.setblocking(False)
-        self._resume()
-
-    def _resume(self) -> None:
-        if self._able():
-            self._balance.report(self._open_now() + len(self._opening))
-        self._loop.add_reader(self._listening, self._offered)
-
-    def _offered(self) -> None:
-        if not self._able() and self._balance.pause():
-            # To refuse takes no time: it would draw nearly every connection to the one that answers none.
-            self._loop.remove_reader(self._listening)
-            self._resuming = self._loop.call_later(UNABLE_S, self._resume)
-        elif surplus := self._balance.surplus(self._open_now() + len(self._opening)):
-            self._loop.remove_reader(self._listening)
-            self._resuming = self._loop.call_later(min(LEFT_MOST_S, surplus * LEFT_TO_OTHERS_S), self._left)
-        else:
-            self._accept()
-
-    def _left(self) -> None:
-        self._resume()
-        self._accept()
-
-    def _accept(self) -> None:
-        try:
-            accepted, _ = self._listening.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return  # another worker was faster, or the client has left
-        except OSError as error:
-            log.error("no connection can be taken for %g s: %s", NO_MORE_S, error)
-            self._loop.remove_reader(self._listening)
-            self._resuming = self._loop.call_later(NO_MORE_S, self._resume)
-            return
-        accepted.setblocking(False)
-        task = self._loop.create_task(self._loop.connect_accepted_socket(self._make, accepted))
-        self._opening.add(task)
-        task.add_done_callback(self._opened)
-
-    def _opened(self, task: asyncio.Task[Any]) -> None:
-        self._opening.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.warning("a connection was not opened: %s", task.exception())
-
-    def close(self) -> None:
-        """Take no more."""
-        self._balance.pause()
-        if self._resuming is not None:
-            self._resuming.cancel()
-        self._loop.remove_reader(self._listening)
-        self._listening.close()
 
 
 class _Server(uvicorn.Server):
@@ -365,16 +291,17 @@ class HttpServer:
         self._keep_alive_s = keep_alive_s
         self._task: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._acceptor: _Acceptor | None = None
+        self._acceptor: Acceptor | None = None
 
     async def start(self) -> None:
+        """Begin to take connections. Raises RuntimeError where the server ended at once."""
         self._task = supervise(lambda: self._server.serve(sockets=[]), name="the HTTP server", fail=self._fail)
         while not self._server.started:
             if self._task.done():
                 await self._task
                 raise RuntimeError("the HTTP server ended while it was starting")
             await asyncio.sleep(0.005)
-        self._acceptor = _Acceptor(self._listening, self._connection, self._balance, self._open_now, self._able)
+        self._acceptor = Acceptor(self._listening, self._connection, self._balance, self._open_now, self._able)
         self._looking = supervise(self._look, name="the look at connections", fail=self._fail)
 
     def _open_now(self) -> int:
@@ -394,6 +321,7 @@ class HttpServer:
                 cast(ClientConnection, connection).look(now, self._keep_alive_s)
 
     async def stop(self) -> None:
+        """Take no more connections, and let requests in flight end for as long as they may."""
         if self._acceptor is not None:
             self._acceptor.close()
         self._server.should_exit = True

@@ -178,6 +178,7 @@ class Meter:
 
     @property
     def is_closed(self) -> bool:
+        """Whether the record was written."""
         return self._closed
 
     def close(self, status: Status, http_status: int, used: TokenUsage | None = None) -> None:

@@ -46,8 +46,8 @@ class Relay:
     async def answer(self, request: InferenceRequest, meter: Meter, target: Target, model: str) -> None:
         """Ask an endpoint of ``model``, and answer the client. The meter is closed before the last byte goes out.
 
-        Raises Fault and RetryableFailure as ``Dispatcher.connection``; where ``exchange.delivered`` is set the client
-        was told in the stream. Raises Abandoned.
+        Raises Fault, RetryableFailure and Abandoned as ``Dispatcher.connection`` does; where ``exchange.delivered`` is
+        set by then, the client was told in the stream.
         """
         sent = EngineRequest(target, model, request.body.data)
         try:

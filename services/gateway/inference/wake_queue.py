@@ -41,13 +41,16 @@ class Waiter:
         await self._future
 
     def look(self) -> None:
+        """Let ``changed`` return."""
         if not self._future.done():
             self._future.set_result(None)
 
     def abort(self) -> None:
+        """The client left."""
         self.end(Abandoned())
 
     def end(self, why: Exception) -> None:
+        """Let ``changed`` raise ``why``."""
         if not self._future.done():
             self._future.set_exception(why)
 
@@ -141,5 +144,6 @@ class WakeQueue:
             waiter.end(faults.stopping())
 
     async def stop(self) -> None:
+        """End all waiting and all waking."""
         self.end()
         await end(*self._waking.values())

@@ -123,10 +123,12 @@ class WorkerProcess:
                     self.not_ready = msgspec.json.decode(lines[-1], type=list[str])
 
     def stop(self) -> None:
+        """Ask the worker to stop, and start it no more."""
         self._stopping.set()
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
+        """End the worker at once."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
@@ -154,6 +156,7 @@ class Parent:
         return sorted({reason for worker in self._workers for reason in worker.not_ready})
 
     async def run(self) -> int:
+        """Until a signal asks to stop, or a task of this process fails. The exit status."""
         settings = self._settings
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -31,7 +31,7 @@ GC_THRESHOLD = 20_000
 
 
 class Worker:
-    """A Gateway that tells its parent whether it is ready, and ends with it."""
+    """A Gateway that tells its parent whether it is ready, and ends with it. Raises Misconfigured."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class Worker:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
+        """Returns when clients are answered."""
         self._tasks = [
             self._bus.background("the watch over the parent", self._end_with_parent),
             self._bus.background("the report to the parent", self._report),
@@ -59,10 +60,12 @@ class Worker:
         gc.set_threshold(GC_THRESHOLD)
 
     async def stop(self) -> None:
+        """Stop the gateway; the parent hears of it by this process's end."""
         await self._gateway.stop()
         await end(*self._tasks)
 
     def not_ready(self) -> list[str]:
+        """The gateway's reasons."""
         return self._gateway.not_ready()
 
     async def _end_with_parent(self) -> None:
@@ -87,6 +90,7 @@ class Worker:
 
 
 def main() -> int:
+    """Run the worker until it is asked to stop. The exit status."""
     inheritance = decode(os.environ.pop(VARIABLE))
     listening = socket.socket(fileno=inheritance.listening_fd)
     control = socket.socket(fileno=inheritance.control_fd)

@@ -42,6 +42,7 @@ class Publisher:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Begin to publish."""
         self._task = self._bus.background("the publisher of usage", self._run)
 
     async def stop(self) -> None:

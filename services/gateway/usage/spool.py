@@ -90,7 +90,8 @@ def _decoded(decoder: msgspec.json.Decoder[T], line: bytes) -> T | None:
 class Spool:
     """The spool of one gateway worker. Not for several processes at once.
 
-    ``max_bytes`` bounds what waits to be published; over it nothing is opened any more.
+    ``max_bytes`` bounds what waits to be published; over it nothing is opened any more. Raises
+    SpoolBroken where another process uses the spool, or it cannot be made.
     """
 
     def __init__(self, directory: Path, max_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -133,6 +134,7 @@ class Spool:
 
     @property
     def in_flight(self) -> int:
+        """Requests that were opened and are not closed."""
         return len(self._open_at)
 
     @property
@@ -311,6 +313,7 @@ class Spool:
     # starting and stopping
 
     def close(self) -> None:
+        """Let go of the files; everything in them stays."""
         self._rows.release()
         self._table.close()
         os.close(self._fd)

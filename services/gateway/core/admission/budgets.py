@@ -30,6 +30,7 @@ from libs.events.budget import (
 from libs.events.usage import Holding, Holdings
 from services.gateway.core.usage.spool_marks import Marks
 
+from .budget_line import BudgetLine
 from .other_hosts import (
     WORDS,
     OtherHosts,
@@ -47,12 +48,8 @@ from .shared_table import (
     UNTIL,
     Table,
     TableFull,
-    digest,
 )
 
-MAX_SETTLED = 512
-"""Costs kept apart for an account and period. While the ledger is away for long, those that lie close in the spool
-are joined: they then leave together, when it has the last of them."""
 NEAR = 0.2
 FEW = 8
 """With so little of a budget left (a share of it, or requests like the last) other hosts are told at once."""
@@ -73,7 +70,7 @@ class Reservation(NamedTuple):
     """What a request holds until it ends."""
 
     budgets: tuple[LevelBudget, ...]
-    lines: tuple[_Line, ...]
+    lines: tuple[BudgetLine, ...]
     """Of each of them, the account's in its period."""
     at: datetime
     micros: int
@@ -101,7 +98,7 @@ class Spending:
         very many, and few are used at a time."""
         self._periods: dict[str, int] = {}
         """Names of periods to the numbers they go by in that."""
-        self._lines: dict[str, dict[str, _Line]] = {}
+        self._lines: dict[str, dict[str, BudgetLine]] = {}
         """By account, then by period."""
         self._shown = False
         """Whether the host's other workers see what is counted here."""
@@ -120,7 +117,12 @@ class Spending:
         return self._reserve(budgets, lines, micros, at)
 
     def _reserve(
-        self, budgets: tuple[LevelBudget, ...], lines: tuple[_Line, ...], micros: int, at: datetime, before: int = 0
+        self,
+        budgets: tuple[LevelBudget, ...],
+        lines: tuple[BudgetLine, ...],
+        micros: int,
+        at: datetime,
+        before: int = 0,
     ) -> Reservation | Shortfall:
         # Taken before it is looked at: of two workers that do it at once at least one sees both.
         self._add_reserved(lines, micros - before)
@@ -155,7 +157,7 @@ class Spending:
                     words[row + SETTLED] = line.settled_micros
         self._add_reserved(held.lines, -held.micros)
 
-    def _add_reserved(self, lines: tuple[_Line, ...], micros: int) -> None:
+    def _add_reserved(self, lines: tuple[BudgetLine, ...], micros: int) -> None:
         if not micros:
             return
         words = self._table.words
@@ -226,7 +228,7 @@ class Spending:
             if words[row + TOLD] != A_LIMIT:
                 words[row + LEDGER] = words[row + UNTIL] = 0
 
-    def _entered(self, line: _Line, ledger: int, spent: int) -> None:
+    def _entered(self, line: BudgetLine, ledger: int, spent: int) -> None:
         if ledger < line.ledger:
             return
         line.ledger, line.spent = ledger, spent
@@ -263,7 +265,7 @@ class Spending:
             line.name: self._holding(line) for lines in self._lines.values() for line in lines.values() if line.changed
         }
 
-    def _holding(self, line: _Line) -> Holding:
+    def _holding(self, line: BudgetLine) -> Holding:
         line.changed = False
         # From now on others may believe that it is no more than this.
         self._heard(line, line.told)
@@ -283,7 +285,7 @@ class Spending:
             if line is not None:
                 self._heard(line, micros)
 
-    def _heard(self, line: _Line, micros: int) -> None:
+    def _heard(self, line: BudgetLine, micros: int) -> None:
         line.told = min(micros, line.reserved + line.settled_micros)
         if self._shown and (row := line.place(self._table)) >= 0:
             self._table.words[row + TOLD] = line.told
@@ -305,7 +307,7 @@ class Spending:
         """What is not left of a budget of this account, whatever its amount."""
         return self._sum(self._line(account, period_name(period, at))).used
 
-    def _sum(self, line: _Line) -> _Sum:
+    def _sum(self, line: BudgetLine) -> _Sum:
         spent, ledger = line.spent, line.ledger
         own = line.reserved + line.settled_micros
         held, new = own, max(0, own - line.told)
@@ -321,7 +323,7 @@ class Spending:
             new += max(0, reserved + settled - words[row + TOLD])
         return _Sum(spent + held + self._elsewhere(line, ledger), new)
 
-    def _elsewhere(self, line: _Line, ledger: int) -> int:
+    def _elsewhere(self, line: BudgetLine, ledger: int) -> int:
         holdings = self._other_hosts.holdings
         if not holdings:
             return 0
@@ -334,11 +336,11 @@ class Spending:
             line.elsewhere, line.elsewhere_at = total, (holdings.version, ledger)
         return line.elsewhere
 
-    def _line(self, account: str, period: str) -> _Line:
+    def _line(self, account: str, period: str) -> BudgetLine:
         lines = self._lines.setdefault(account, {})
         line = lines.get(period)
         if line is None:
-            line = lines[period] = _Line(f"{account} {period}")
+            line = lines[period] = BudgetLine(f"{account} {period}")
             spend = self._spend.get(account)
             number = self._periods.get(period)
             if spend is not None:
@@ -351,7 +353,7 @@ class Spending:
                 self._show(line)
         return line
 
-    def _show(self, line: _Line) -> None:
+    def _show(self, line: BudgetLine) -> None:
         """Let the host's other workers see what is settled, and the ledger's sum before it."""
         line.changed = True
         if not self._shown or (row := line.place(self._table)) < 0:
@@ -365,89 +367,3 @@ class Spending:
         words[row + SETTLED] = line.settled_micros
         words[row + UNTIL] = until
         words[row + TOLD] = line.told
-
-
-class _Line:
-    """One account in one period."""
-
-    __slots__ = (
-        *(
-            "_grain",
-            "row",
-            "_settled",
-            "changed",
-            "digest",
-            "elsewhere",
-            "elsewhere_at",
-            "last",
-            "ledger",
-            "name",
-            "reserved",
-        ),
-        *("settled_micros", "spent", "told"),
-    )
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.digest = digest(name)
-        self.row = -1
-        self.spent = 0
-        """In the ledger."""
-        self.ledger = 0
-        """Up to where that one is complete."""
-        self.reserved = 0
-        self.settled_micros = 0
-        self.last = 0
-        """Where in the spool the last of what is settled ends."""
-        self.told = 0
-        """Of what is reserved and settled, what other hosts heard."""
-        self.changed = False
-        """They were not told since."""
-        self.elsewhere = 0
-        self.elsewhere_at: tuple[int, int] | None = None
-        """Of which version of what other hosts say, and of which ledger, that is the sum."""
-        self._settled: list[int] | None = None
-        """Position in the spool and cost by turns, of what is not in the ledger yet."""
-        self._grain = 1
-        """Costs that lie so close in the spool are one entry."""
-
-    def place(self, table: Table) -> int:
-        """Where its row is: one that said nothing for long may have become another name's. -1: there is no room."""
-        if self.row < 0 or table.words[self.row] != self.digest:
-            try:
-                self.row = table.row(self.digest)
-            except TableFull:
-                self.row = -1
-        return self.row
-
-    def settle(self, position: int, micros: int) -> None:
-        if self._settled is None:
-            self._settled = []
-            self._grain = 1
-        self.settled_micros += micros
-        self.last = max(self.last, position)
-        self._append(self._settled, position, micros)
-        while len(self._settled) > 2 * MAX_SETTLED:
-            self._grain *= 2
-            apart, self._settled = self._settled, []
-            for at in range(0, len(apart), 2):
-                self._append(self._settled, apart[at], apart[at + 1])
-
-    def _append(self, settled: list[int], position: int, micros: int) -> None:
-        if settled and settled[-2] // self._grain == position // self._grain:
-            settled[-2] = position
-            settled[-1] += micros
-        else:
-            settled += (position, micros)
-
-    def entered(self, position: int) -> None:
-        """The ledger has what ends in the spool up to there."""
-        settled = self._settled or []
-        gone = 0
-        while gone < len(settled) and settled[gone] <= position:
-            self.settled_micros -= settled[gone + 1]
-            gone += 2
-        if gone == len(settled):
-            self._settled = None
-        else:
-            del settled[:gone]

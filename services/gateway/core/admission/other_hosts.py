@@ -55,6 +55,7 @@ class Records:
         return memoryview(records).cast("q") if isinstance(records, bytes) else records
 
     def put(self, whose: int, name: int, first: int, second: int, third: int) -> None:
+        """Replace the figures one gateway has for a name."""
         self.version += 1
         known = self._by_name.get(name, b"")
         new = _FIGURES.pack(whose, first, second, third)
@@ -72,6 +73,7 @@ class Records:
         records.frombytes(new)
 
     def drop(self, whose: int, name: int) -> None:
+        """Forget the figures one gateway has for a name."""
         records = array("q", self.of(name))
         for at in range(0, len(records), WORDS):
             if records[at] == whose:

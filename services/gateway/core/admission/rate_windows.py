@@ -71,6 +71,7 @@ class Tally:
         words[row + TOLD] = A_LIMIT
 
     def add(self, table: Table, now: float, requests: int, tokens: int) -> None:
+        """Count requests and tokens in the second of ``now``."""
         second = int(now)
         buckets = self._buckets
         if buckets and buckets[0] <= second - MINUTE_S:
@@ -120,6 +121,7 @@ class Tally:
 
     @property
     def new_tokens(self) -> int:
+        """Of those that are counted, what other hosts have not heard."""
         new = self._added_tokens - self._heard_tokens
         return new if 0 <= new <= self.tokens else max(0, min(new, self.tokens))
 
@@ -136,6 +138,7 @@ class Tally:
 
     @property
     def empty(self) -> bool:
+        """Whether nothing was counted in the last minute."""
         return not self._buckets
 
     def frees(self, now: float, unit: Unit, amount: int) -> float:

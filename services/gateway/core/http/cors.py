@@ -41,6 +41,7 @@ class Origins:
                 )
 
     def allow(self, origin: bytes | None) -> bool:
+        """Whether pages of this origin may read answers."""
         return origin is not None and (ANY in self._allowed or origin.decode("latin-1") in self._allowed)
 
     def headers(self, origin: bytes | None) -> Headers:

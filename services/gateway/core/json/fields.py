@@ -78,6 +78,7 @@ def wrong(at: str, value: Any, wanted: str) -> Fault:
 
 
 def missing(at: str) -> Fault:
+    """A required field is not there."""
     return bad_body(f"{at}: this field is required and was not sent.", param=at, code="missing_required_parameter")
 
 
@@ -87,24 +88,28 @@ def unmappable(at: str, what: str) -> Fault:
 
 
 def text(value: Any, at: str) -> str:
+    """The value, a text. Raises Fault."""
     if not isinstance(value, str):
         raise missing(at) if value is None else wrong(at, value, "text")
     return value
 
 
 def fields(value: Any, at: str) -> Json:
+    """The value, an object. Raises Fault."""
     if not isinstance(value, dict):
         raise missing(at) if value is None else wrong(at, value, "an object")
     return value
 
 
 def items(value: Any, at: str) -> list[Any]:
+    """The value, an array. Raises Fault."""
     if not isinstance(value, list):
         raise missing(at) if value is None else wrong(at, value, "an array")
     return value
 
 
 def number(value: Any, at: str) -> int:
+    """The value, a whole number. Raises Fault."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise missing(at) if value is None else wrong(at, value, "a whole number")
     return value
@@ -132,4 +137,5 @@ class Translated(msgspec.Struct):
     warnings: list[str] = []
 
     def encoded(self) -> bytes:
+        """The body's JSON."""
         return encoded(self.body)

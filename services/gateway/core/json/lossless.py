@@ -153,6 +153,7 @@ class SurrogateHalves:
 
     @property
     def waiting(self) -> bool:
+        """Whether the first half of a pair is held back."""
         return bool(self._held)
 
     def rest(self) -> str:

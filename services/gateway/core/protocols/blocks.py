@@ -104,6 +104,7 @@ class Block:
 
     @property
     def text(self) -> str:
+        """All of it so far."""
         return "".join(self.parts)
 
     @property
@@ -295,6 +296,7 @@ class Answer(msgspec.Struct):
 
     @property
     def used(self) -> TokenUsage:
+        """What the engine said it used; zeros where it did not say."""
         return self.chunk.usage.used() if self.chunk.usage is not None else TokenUsage()
 
 

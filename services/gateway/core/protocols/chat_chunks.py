@@ -28,9 +28,11 @@ class ChatWriter:
         return out
 
     def role(self) -> None:
+        """The first chunk, which says only who speaks."""
         self.delta(role="assistant", content="")
 
     def delta(self, **fields: Any) -> None:
+        """A chunk with these fields in its delta."""
         self._chunk([{"index": 0, "delta": fields, "logprobs": None, "finish_reason": None}])
 
     def call(self, index: int, call_id: str, name: str) -> None:
@@ -39,9 +41,11 @@ class ChatWriter:
         self.delta(tool_calls=[{"index": index, "id": call_id, "type": "function", "function": function}])
 
     def arguments(self, index: int, text: str) -> None:
+        """More of a tool call's arguments."""
         self.delta(tool_calls=[{"index": index, "function": {"arguments": text}}])
 
     def end(self, finish_reason: str, used: TokenUsage) -> None:
+        """The last chunks: finish reason, usage, ``[DONE]``."""
         self._chunk([{"index": 0, "delta": {}, "logprobs": None, "finish_reason": finish_reason}])
         self._chunk([], usage=chat_usage(used))
         self.out.append(b"data: [DONE]\n\n")

@@ -102,7 +102,7 @@ def answer(payload: bytes, asked: Json, answer_id: str) -> bytes:
 
 
 def used_in(payload: bytes) -> TokenUsage | None:
-    """Tokens an engine says it read; None where it does not say."""
+    """Tokens an engine says it read; None where it does not say. Raises BadStream."""
     read = _decoded(payload)
     if isinstance(read, list):
         return None

@@ -63,6 +63,7 @@ class MessageUsage(msgspec.Struct):
     output_tokens_details: _OutputDetails | None = None
 
     def after(self, earlier: MessageUsage | None) -> MessageUsage:
+        """This, and what ``earlier`` said that this does not name."""
         if earlier is None:
             return self
         for name in self.__struct_fields__:
@@ -71,6 +72,7 @@ class MessageUsage(msgspec.Struct):
         return self
 
     def used(self) -> TokenUsage:
+        """The same, as the gateway counts."""
         cached = self.cache_read_input_tokens or 0
         details = self.output_tokens_details
         return TokenUsage(
@@ -94,6 +96,7 @@ class ResponseUsage(msgspec.Struct):
     output_tokens_details: _OutputDetails | None = None
 
     def used(self) -> TokenUsage:
+        """The same, as the gateway counts."""
         inside, outside = self.input_tokens_details, self.output_tokens_details
         return TokenUsage(
             prompt=self.input_tokens or 0,

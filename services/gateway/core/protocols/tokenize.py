@@ -57,7 +57,8 @@ def suspects(body: bytes, context: int) -> list[tuple[int, str | int]]:
 
 
 def further(path: str, body: bytes, payload: bytes) -> tuple[str, bytes] | None:
-    """What an engine must be asked that does not count a chat at once: llama.cpp renders it first, then counts text."""
+    """What an engine must be asked that does not count a chat at once: llama.cpp renders it first, then counts text.
+    Raises BadStream."""
     asked, answered = _fields(body), _fields(payload)
     if path == RENDER:
         return TOKENIZE, msgspec.json.encode({"content": answered.get("prompt"), "add_special": True})

@@ -149,6 +149,7 @@ class ParsedRequest(msgspec.Struct):
 
     @property
     def wants_usage(self) -> bool:
+        """Whether the client asked for usage at the end of its stream."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def limits(self) -> Iterable[tuple[str, int]]:

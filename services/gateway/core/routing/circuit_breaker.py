@@ -35,6 +35,7 @@ class Breaker:
 
     @property
     def closed(self) -> bool:
+        """Whether requests are sent as usual."""
         return self.open_until is None
 
     def allows(self, now: float) -> bool:
@@ -49,6 +50,7 @@ class Breaker:
             self._probe_until = now + OPEN_MAX_S
 
     def succeeded(self) -> None:
+        """The endpoint answered as it should: the breaker closes."""
         self._consecutive.clear()
         if self.open_until is not None:
             self.open_until = None

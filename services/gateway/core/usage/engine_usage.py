@@ -43,6 +43,7 @@ class EngineUsage(msgspec.Struct):
     """SGLang says it here."""
 
     def used(self) -> TokenUsage:
+        """The same, as the gateway counts; parts are no larger than what they are parts of."""
         prompt = self.prompt_tokens or 0
         completion = self.completion_tokens or 0
         cached = self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None

@@ -23,6 +23,7 @@ TYPES = {
 
 
 def error_type(status: int) -> str:
+    """Anthropic's word for an HTTP status."""
     return TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
 
 

@@ -11,8 +11,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from libs.events.budget import LevelBudget
 from libs.events.usage import GatewayChanges, GatewayHoldings, Holding
+from services.gateway.core.admission.budget_line import MAX_SETTLED
 from services.gateway.core.admission.budgets import (
-    MAX_SETTLED,
     Reservation,
     Shortfall,
     Spending,
