@@ -110,7 +110,9 @@ class Gateway:
         Admin(router, bus)
         # Answers in flight may use most of the time a stop has; the rest is for the spool and the bus.
         drain_s = max(1.0, settings.stop_timeout_s - 4)
-        self._http = HttpServer(router, listening, balance, self._can_meter, settings.keep_alive_s, drain_s, bus.fail)
+        self._http = HttpServer(
+            router, listening, balance, self._spool.usable, settings.keep_alive_s, drain_s, bus.fail
+        )
         self._ends_after_s = max(0.0, drain_s - TELLING_S)
         self._background: list[asyncio.Task[None]] = []
         self._started = False
@@ -160,9 +162,6 @@ class Gateway:
         if self._spool.problem is not None:
             reasons.append(self._spool.problem)
         return reasons
-
-    def _can_meter(self) -> bool:
-        return self._spool.problem is None
 
     def _own_in_flight(self) -> dict[str, int]:
         return {target.replica_id: target.own for target in self._routes.targets.values() if target.own}

@@ -70,6 +70,27 @@ class InferenceRequest:
         self.parsed.max_tokens = max_tokens
         self.edit({"max_tokens": msgspec.json.encode(max_tokens)})
 
+    def check(self, served: ServedModel) -> None:
+        """That a model can do what is asked. Raises Fault (400) naming what it cannot."""
+        operation, route = self.operation, served.route
+        if operation.capability is not None and route.capabilities and operation.capability not in route.capabilities:
+            raise faults.capability_missing(route.model, operation.capability, route.capabilities)
+        for field, tokens in self.parsed.limits():
+            if tokens > served.max_tokens:
+                name = operation.limit_field or field if field == "max_tokens" else field
+                raise faults.too_many_tokens(name, tokens, served.max_tokens, route.model, operation.protocol)
+        if self.media is not None and route.capabilities and "vision" not in route.capabilities:
+            at, what = self.media
+            raise faults.media_not_taken(route.model, what, at)
+
+    def may_fall_back_to(self, served: ServedModel) -> bool:
+        """Whether another model may and can answer in the place of the one asked for."""
+        try:
+            self.check(served)
+        except faults.Fault:
+            return False
+        return served.open_to(self.key)
+
     def answered_by(self, model: str) -> None:
         """Another model is to answer; its client is told."""
         self.edit({"model": msgspec.json.encode(model)})

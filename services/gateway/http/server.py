@@ -16,8 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from libs.bus import supervise
 from libs.runtime.status import PortTaken
 
-from .acceptor import Acceptor
-from .connection_balance import ConnectionBalance
+from .connection_balance import Acceptor, ConnectionBalance
 
 log = logging.getLogger("llmgw.gateway")
 

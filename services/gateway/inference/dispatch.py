@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 
 from services.gateway import metrics
 from services.gateway.adapters.upstream import Abandoned, Connection, UpstreamFailure
-from services.gateway.admission.capabilities import may_answer
 from services.gateway.admission.request import InferenceRequest
 from services.gateway.cluster.views import Routes, Target
 from services.gateway.core import faults
@@ -329,7 +328,7 @@ class Attempts:
                 served = self._routes.find(self._chain[step])
                 if served is None or (step == self._step and not self._left):
                     continue
-                if step and not may_answer(self._request, served):
+                if step and not self._request.may_fall_back_to(served):
                     continue
                 if served.route.stopped is not None:
                     if step == 0:

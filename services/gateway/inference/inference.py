@@ -9,7 +9,6 @@ from libs.events.usage import Status
 from libs.runtime import traces
 from services.gateway import metrics
 from services.gateway.adapters.upstream import Abandoned
-from services.gateway.admission import capabilities
 from services.gateway.admission.budgets import Budgets
 from services.gateway.admission.checks import Checks
 from services.gateway.admission.limits import Limits
@@ -98,7 +97,7 @@ class Inference:
         try:
             request = await read_request(exchange, operation, key, self._routes, self._max_body_bytes)
             self._answer_length.fit_model(request)
-            capabilities.check(request, request.served)
+            request.check(request.served)
         except Fault:
             if over_limit is not None:
                 raise over_limit from None

@@ -132,6 +132,10 @@ class Spool:
 
     # writing
 
+    def usable(self) -> bool:
+        """Whether what is used can be written down."""
+        return self.problem is None
+
     @property
     def in_flight(self) -> int:
         """Requests that were opened and are not closed."""

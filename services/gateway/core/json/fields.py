@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ import msgspec
 
 from services.gateway.core.faults import Fault, bad_body, too_deep
 
-from .lossless import ABSENT, Number, encoded
+from .lossless import Number, encoded
 
 Json = dict[str, Any]
 
@@ -34,41 +33,6 @@ def decoded(body: bytes) -> Json:
         raise bad_body(f"The body is not valid JSON: {problem}. Send one JSON object.", code="invalid_json") from None
     except RecursionError:
         raise too_deep() from None
-
-
-def refuse_duplicates(body: bytes, value: object) -> None:
-    """Raises Fault (400) naming a field that an object of the body has twice: what a policy reads and what an engine
-    reads could differ. ``value`` is what the body decodes to; ABSENT where it does not, which others tell.
-
-    No fast decoder tells of such fields, so colons are counted: those in the body, and those in the bytes made of
-    ``value``. A field that was dropped takes at least its own colon along, and nothing else removes one; only a colon
-    that is written as an escape adds one. So where the counts are the same and there is no such escape, every field is
-    there once; otherwise the names themselves are looked at, with a decoder that gives them all.
-    """
-    if value is not ABSENT and encoded(value).count(b":") == body.count(b":") and _ESCAPED_COLON not in body:
-        return
-    try:
-        # Python makes no number of very many digits, and other decoders pass over them.
-        json.loads(body, object_pairs_hook=_with_single_names, parse_int=len)
-    except (ValueError, RecursionError):
-        return
-
-
-_ESCAPED_COLON = rb"\u003"
-"""How the escape of a colon begins."""
-
-
-def _with_single_names(pairs: list[tuple[str, object]]) -> None:
-    seen: set[str] = set()
-    for name, _ in pairs:
-        if name in seen:
-            named = name.encode("utf-8", "replace").decode()
-            raise bad_body(
-                f"The field '{named}' stands twice in one object of the body; send it once.",
-                param=named,
-                code="duplicate_field",
-            )
-        seen.add(name)
 
 
 def wrong(at: str, value: Any, wanted: str) -> Fault:

@@ -6,6 +6,7 @@ replaces the value of a top-level field and leaves the bytes of every other valu
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, cast
@@ -13,8 +14,8 @@ from typing import Annotated, cast
 import msgspec
 
 from services.gateway.core.faults import Fault, bad_body, too_deep
-from services.gateway.core.json.fields import Json, decoded, refuse_duplicates
-from services.gateway.core.json.lossless import ABSENT, present, repaired
+from services.gateway.core.json.fields import Json, decoded
+from services.gateway.core.json.lossless import ABSENT, encoded, present, repaired
 from services.gateway.core.json.lossless import decoded as decoded_value
 
 from . import messages
@@ -69,10 +70,45 @@ def received(data: bytes) -> Body:
     value: object = ABSENT
     try:
         value = decoded_value(data)
-        refuse_duplicates(data, value)
+        _refuse_duplicates(data, value)
     except (msgspec.DecodeError, RecursionError):
-        refuse_duplicates(data, ABSENT)
+        _refuse_duplicates(data, ABSENT)
     return Body(data, cast(Json, value) if isinstance(value, dict) else None)
+
+
+def _refuse_duplicates(body: bytes, value: object) -> None:
+    """Raises Fault (400) naming a field that an object of the body has twice: what a policy reads and what an engine
+    reads could differ. ``value`` is what the body decodes to; ABSENT where it does not, which others tell.
+
+    No fast decoder tells of such fields, so colons are counted: those in the body, and those in the bytes made of
+    ``value``. A field that was dropped takes at least its own colon along, and nothing else removes one; only a colon
+    that is written as an escape adds one. So where the counts are the same and there is no such escape, every field is
+    there once; otherwise the names themselves are looked at, with a decoder that gives them all.
+    """
+    if value is not ABSENT and encoded(value).count(b":") == body.count(b":") and _ESCAPED_COLON not in body:
+        return
+    try:
+        # Python makes no number of very many digits, and other decoders pass over them.
+        json.loads(body, object_pairs_hook=_with_single_names, parse_int=len)
+    except (ValueError, RecursionError):
+        return
+
+
+_ESCAPED_COLON = rb"\u003"
+"""How the escape of a colon begins."""
+
+
+def _with_single_names(pairs: list[tuple[str, object]]) -> None:
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            named = name.encode("utf-8", "replace").decode()
+            raise bad_body(
+                f"The field '{named}' stands twice in one object of the body; send it once.",
+                param=named,
+                code="duplicate_field",
+            )
+        seen.add(name)
 
 
 class StreamOptions(msgspec.Struct):
