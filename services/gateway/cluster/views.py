@@ -268,10 +268,7 @@ class Routes(ViewCopy[Route]):
                 del self._targets[identity]
                 target.pool.close()
         tuned = {
-            name
-            for version in (known.route if known else None, route)
-            if version is not None
-            for name in version.loras
+            name for version in (known.route if known else None, route) if version is not None for name in version.loras
         }
         for callback in self._told:
             for name in (model, *sorted(tuned)):
