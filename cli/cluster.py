@@ -159,7 +159,7 @@ def location_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def on_cluster(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """Decorator: a command whose first argument is the Cluster its options point to.
 
-    Of its options two are known here: ``watch`` repeats it, and what watches or follows is ended by Ctrl-C.
+    Its option ``watch``, where it has one, repeats it until Ctrl-C.
     """
 
     @location_options
@@ -179,8 +179,19 @@ def on_cluster(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
                 await unbroken(bus, work)
 
         quiet()
-        with suppress(KeyboardInterrupt) if watched or arguments.get("follow") else nullcontext():
+        with suppress(KeyboardInterrupt) if watched else nullcontext():
             asyncio.run(within())
+
+    return command
+
+
+def until_interrupted(function: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: a command that goes on until Ctrl-C, which is its proper end."""
+
+    @functools.wraps(function)
+    def command(**arguments: Any) -> None:
+        with suppress(KeyboardInterrupt):
+            function(**arguments)
 
     return command
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from cli.cluster import Cluster, on_cluster
+from cli.cluster import Cluster, on_cluster, until_interrupted
 from cli.failure import Failed
 from cli.log import events_until, last_sequence
 from cli.times import PAST
@@ -64,9 +64,9 @@ async def list_events(cluster: Cluster, lines: int, everything: bool) -> None:
 @event.command("tail")
 @begin_options
 @click.option("--no-follow", is_flag=True, hidden=True)
-@click.option("--follow", is_flag=True, default=True, hidden=True)
+@until_interrupted
 @on_cluster
-async def tail(cluster: Cluster, lines: int, everything: bool, no_follow: bool, follow: bool) -> None:
+async def tail(cluster: Cluster, lines: int, everything: bool, no_follow: bool) -> None:
     """What happened, and then what happens, as it happens, until Ctrl-C."""
     await tell(cluster, lines, everything)
     if not no_follow:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from cli.cluster import Cluster, on_cluster
+from cli.cluster import Cluster, on_cluster, until_interrupted
 from cli.failure import Failed
 from cli.log import last_sequence
 from cli.names import model_name, node_name, replica_name, shard_name
@@ -94,6 +94,7 @@ def logs_of(find: Find, name: Callable[[Callable[..., Any]], Callable[..., Any]]
     @name
     @click.option("-n", "--lines", type=click.IntRange(1), default=200, show_default=True, help="So many at most.")
     @click.option("-f", "--follow", is_flag=True, help="Go on printing what comes, until Ctrl-C.")
+    @until_interrupted
     @on_cluster
     async def command(cluster: Cluster, name: str, lines: int, follow: bool) -> None:
         source = await find(cluster, name)
