@@ -43,8 +43,8 @@ class WeightBytes(Value, frozen=True, kw_only=True):
     experts: int = 0
     """Of experts a router picks from."""
     unread: int = 0
-    """Of an embedding table that is no output head too, and of towers for pictures: generating a token reads next to
-    nothing of them."""
+    """Of an embedding table that is not the output head too, and of towers for pictures: generating a token reads next
+    to nothing of them."""
     repacked: int = 0
     """Of what llama.cpp keeps a second time in main memory when it computes on a CPU, in the order its kernels like."""
 

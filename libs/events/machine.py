@@ -44,7 +44,7 @@ class NvlinkFabric(Value, frozen=True, kw_only=True):
     status: str = ""
     """What the fabric manager's attempt to join ended with; empty when it succeeded."""
     cluster_uuid: str | None = None
-    """None also for a single machine's NVSwitch, which reports zeros: that is no domain."""
+    """None also for a single machine's NVSwitch, which reports zeros: that is not a domain."""
     clique: int | None = None
     bandwidth_degraded: bool | None = None
 

@@ -48,7 +48,7 @@ _ROTARY_ENCODERS = frozenset({"modernbert", "nomic_bert", "new"})
 """Encoders without a table of positions, with a gated feed-forward part."""
 
 _OFFSET_POSITIONS = frozenset({"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet"})
-"""Families whose first two positions are no token's."""
+"""Families whose first two positions belong to no token."""
 
 _FOUR_NORMS = frozenset({"gemma2", "gemma3_text"})
 
@@ -95,7 +95,7 @@ def in_precision(facts: Facts, config: Config, precision: str) -> Facts:
     """The same model as a repository in a smaller precision would hold it. Raises Unreadable for one not known."""
     known = SMALLER.get(precision)
     if known is None:
-        raise Unreadable(f"{precision!r} is no precision that can be planned: use {', '.join(SMALLER)}")
+        raise Unreadable(f"{precision!r} is not a precision that can be planned: use {', '.join(SMALLER)}")
     reading = _Reading(config)
     counts = count(reading.shape, config)
     computed = _bytes(counts, known)

@@ -15,7 +15,7 @@ from .facts import MAX_LAYERS, Experts, Facts, Layers, Unreadable, Weights
 from .quantisation import FILE_TYPES, GGML, REPACKED, Type
 
 MAX_HEADER = 256 << 20
-"""Bytes. Vocabularies of 260,000 words take about 8 MiB; more than this is no header."""
+"""Bytes. Vocabularies of 260,000 words take about 8 MiB; what is longer is not a header."""
 _KEPT_ITEMS = 4096
 """Longer arrays (vocabularies) are counted, not kept."""
 _MAX_TENSORS = 1 << 20
@@ -80,7 +80,7 @@ class _Cursor:
     def read(self, size: int) -> memoryview:
         end = self.at + size
         if end > MAX_HEADER:
-            raise Unreadable(f"the header is longer than {MAX_HEADER >> 20} MiB: this is no sound GGUF file")
+            raise Unreadable(f"the header is longer than {MAX_HEADER >> 20} MiB: this is not a sound GGUF file")
         if end > len(self.data):
             raise TooShort
         piece = self.data[self.at : end]
@@ -93,7 +93,7 @@ class _Cursor:
     def count(self, most: int, what: str) -> int:
         value: int = self.number("<Q")
         if value > most:
-            raise Unreadable(f"the header states {value} {what}, more than {most}: this is no sound GGUF file")
+            raise Unreadable(f"the header states {value} {what}, more than {most}: this is not a sound GGUF file")
         return value
 
     def text(self) -> str:
@@ -125,7 +125,7 @@ def parse(data: bytes | memoryview) -> Header:
     cursor = _Cursor(data)
     magic = bytes(cursor.read(4))
     if magic != b"GGUF":
-        raise Unreadable(f"this is no GGUF file: it begins with {magic!r}")
+        raise Unreadable(f"this is not a GGUF file: it begins with {magic!r}")
     version = cursor.number("<I")
     if version not in (2, 3):
         raise Unreadable(
@@ -144,7 +144,7 @@ def _tensor(cursor: _Cursor) -> Tensor:
     name = cursor.text()
     dimensions = cursor.number("<I")
     if dimensions > _MAX_DIMENSIONS:
-        raise Unreadable(f"the tensor {name!r} states {dimensions} dimensions: this is no sound GGUF file")
+        raise Unreadable(f"the tensor {name!r} states {dimensions} dimensions: this is not a sound GGUF file")
     shape = struct.unpack(f"<{dimensions}Q", cursor.read(8 * dimensions))
     number = cursor.number("<I")
     cursor.number("<Q")

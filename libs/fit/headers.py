@@ -104,7 +104,8 @@ def open_source(source: str) -> tuple[str, Files]:
     if repository:
         return _repository(*repository.groups())
     raise Unreadable(
-        f"{source!r} is no file, folder, URL or repository: give a path, https://…, ORG/NAME[@REVISION] or library:NAME"
+        f"{source!r} is not a file, folder, URL or repository: give a path, https://…, ORG/NAME[@REVISION] "
+        "or library:NAME"
     )
 
 
@@ -226,12 +227,12 @@ def _safetensors(files: Files, name: str) -> dict[str, Any]:
     """A safetensors file begins with the length of its header, eight bytes, and the header as JSON."""
     length = int.from_bytes(files.head(name, 8), "little")
     if not 2 <= length <= MAX_JSON:
-        raise Unreadable(f"{name} states a header of {length} bytes: it is no safetensors file")
+        raise Unreadable(f"{name} states a header of {length} bytes: it is not a safetensors file")
     body = files.head(name, 8 + length)[8:]
     try:
         header = json.loads(body)
     except ValueError:
-        raise Unreadable(f"{name}: its header is not JSON: it is no safetensors file, or cut short") from None
+        raise Unreadable(f"{name}: its header is not JSON: it is not a safetensors file, or cut short") from None
     if not isinstance(header, dict):
         raise Unreadable(f"{name}: its header is not a JSON object")
     return header

@@ -16,7 +16,7 @@ class Notifier:
             self._address = "\0" + self._address[1:]
 
     def tell(self, **fields: str) -> None:
-        """Send ``FIELD=value`` lines. A supervisor that does not listen is no reason to fail."""
+        """Send ``FIELD=value`` lines. A supervisor that does not listen is ignored."""
         if not self._address:
             return
         message = "\n".join(f"{name}={value}" for name, value in fields.items()).encode()

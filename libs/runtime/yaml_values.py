@@ -43,7 +43,7 @@ _EXPECTED = re.compile(r"Expected `([^`]+)`(?:, got `[^`]+`)?( (?:>=|<=|>|<) [-0
 
 
 def two_readings(node: yaml.ScalarNode) -> str | None:
-    """What is wrong with a plain scalar that is no text to YAML 1.1 (which we read) and something else to YAML 1.2.
+    """What is wrong with a plain scalar that is not text to YAML 1.1 (which we read) and something else to YAML 1.2.
 
     ``0100`` is 64 to one and 100 to the other. None: both read the same, or it is quoted or tagged.
     """

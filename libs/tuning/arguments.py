@@ -12,7 +12,7 @@ NUMBER = re.compile(r"^-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
 
 
 def argument_problem(engine: str, argument: str) -> str | None:
-    """Why one argument is refused, or None. What is no option (a value) is not judged."""
+    """Why one argument is refused, or None. What is not an option (a value) is not judged."""
     if argument.startswith("@"):
         return f"the argument {argument} may name a file of arguments; leave it out"
     if not argument.startswith("-") or NUMBER.match(argument):
@@ -47,7 +47,7 @@ def _refusal(engine: str, name: str) -> str | None:
         return table[name] or None
     if options.abbreviates:
         if name.startswith("--"):
-            # A beginning is the option, as long as no other begins so; those that are no option at all are no loss.
+            # A beginning is the option, as long as no other begins so; refusing what is no option at all costs nothing.
             for refused, why in table.items():
                 if why and refused.startswith(name):
                     return f"{why} (it reads as {refused})"

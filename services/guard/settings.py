@@ -11,5 +11,5 @@ from libs.runtime.settings import CommonSettings
 
 class GuardSettings(CommonSettings, frozen=True, kw_only=True):
     threads: Annotated[
-        int, Meta(ge=1, le=64, description="Threads that look through texts; more than cores is no use.")
+        int, Meta(ge=1, le=64, description="Threads that look through texts; more than there are cores help nobody.")
     ] = 2

@@ -238,7 +238,7 @@ class _Opened:
 
     def head(self, name: str, size: int) -> bytes:
         if size > MAX_HEADER_BYTES:
-            raise Unreadable(f"{name} states a header of more than {MAX_HEADER_BYTES >> 20} MiB: it is no model")
+            raise Unreadable(f"{name} states a header of more than {MAX_HEADER_BYTES >> 20} MiB: it is not a model")
         return os.pread(self._source.fileno(), size, 0)
 
 

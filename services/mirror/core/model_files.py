@@ -14,7 +14,7 @@ NAMED = 8
 
 
 def parts_of(path: str) -> list[str]:
-    """The paths of all parts of a model of which ``path`` is one; itself where it is no part."""
+    """The paths of all parts of a model of which ``path`` is one; itself where it is not a part."""
     part = _PART.match(path)
     if part is None or not 1 <= int(part["count"]) <= MAX_FILES:
         return [path]

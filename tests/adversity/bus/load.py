@@ -53,8 +53,6 @@ class Load:
         self.followed: list[str] = []
         self.worked: Counter[int] = Counter()
         self.viewed: dict[str, LibraryEntry | None] = {}
-        self.last_done = 0.0
-        """Monotonic seconds: when a command, a fact and usage last got through; that of the slowest."""
         self._done: dict[str, float] = {}
 
     async def _bus(self, identity: str) -> Bus:

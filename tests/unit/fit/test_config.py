@@ -141,7 +141,7 @@ def test_a_smaller_precision_is_computed_and_said_to_be() -> None:
     assert int4.weights.total == pytest.approx(39.8e9, rel=0.01)
     assert not fp8.published
     assert fp8.token_bytes == model.facts.token_bytes
-    with pytest.raises(Unreadable, match="'fp16' is no precision that can be planned: use fp8, int4"):
+    with pytest.raises(Unreadable, match="'fp16' is not a precision that can be planned: use fp8, int4"):
         in_precision(model.facts, model.config, "fp16")
 
 

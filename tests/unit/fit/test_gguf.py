@@ -143,10 +143,10 @@ def test_a_header_that_goes_on_is_told_from_one_that_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"PK\x03\x04 and more", "this is no GGUF file: it begins with b'PK"),
+        (b"PK\x03\x04 and more", "this is not a GGUF file: it begins with b'PK"),
         (b"GGUF\x00\x00\x00\x03" + bytes(20), "version unknown"),
         (b"GGUF\x01\x00\x00\x00" + bytes(20), "version 1: 2 and 3 are read"),
-        (b"GGUF\x03\x00\x00\x00" + b"\xff" * 16, "more than 1048576: this is no sound GGUF file"),
+        (b"GGUF\x03\x00\x00\x00" + b"\xff" * 16, "more than 1048576: this is not a sound GGUF file"),
         (header({}, []), "does not name its architecture"),
         (header({"general.architecture": "llama"}, TENSORS), "llama.block_count is None"),
         (header(METADATA, []), "names no tensors: it is a vocabulary"),

@@ -132,7 +132,7 @@ def test_what_is_wrong_with_a_source_is_said(
     (tmp_path / "bad" / "model.safetensors").write_bytes(b"\xff" * 100)
     said = {
         "path:/nowhere/model": "/nowhere/model does not exist",
-        "just-a-word": "'just-a-word' is no file, folder, URL or repository",
+        "just-a-word": "'just-a-word' is not a file, folder, URL or repository",
         "no/repository": "answers 404",
         "http://127.0.0.1:9/x.gguf": "cannot be reached",
         str(tmp_path / "cut.gguf"): "cut.gguf ends within its header",
