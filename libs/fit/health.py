@@ -1,7 +1,7 @@
 """What is done about a card for what its agent says of it: the policy, as a table.
 
-A verdict holds as long as the sentence stands among the card's problems. The agent takes it away once it has verified
-that the card is well again (so long without another error, or a reset), and the card is used again at once.
+A verdict holds as long as the sentence stands among the card's problems. The agent removes it once the card is well
+again (after a reset, or long enough without another error); the card is then used again at once.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ WORST: tuple[Verdict, ...] = ("out", "suspect", "slow", "note")
 
 XIDS: dict[int, Verdict] = {
     **dict.fromkeys((62, 64, 79, 95, 119, 120, 140, 143), "out"),
-    # What they hit has ended by itself; a card that reports one now and then is not worth moving everything for.
+    # The process they hit has ended by itself; one of these now and then is no reason to move everything off a card.
     **dict.fromkeys((48, 74, 92, 94), "suspect"),
-    # Of the program on the card, or of an earlier error told otherwise.
+    # Faults of the program on the card, or consequences of an error that was reported under another number.
     **dict.fromkeys((13, 31, 32, 43, 45, 63, 68, 69), "note"),
 }
 """Errors of NVIDIA's driver by number, after its list of them; one that is not here is suspect."""
@@ -34,10 +34,11 @@ SENTENCES: tuple[tuple[str, Verdict], ...] = (
     (r"power (cap|limit|brake)|\bcapped\b", "slow"),
     (r"\bthrottl|too hot|\bslows? down", "slow"),
 )
-"""What a sentence of the agent's holds; the first that fits. One that fits none: the card cannot be used."""
+"""Pattern in a sentence of the agent's to its verdict; the first match counts. Without a match the card is out."""
 
 POWER_LEAST = 0.9
-"""Of its usual power; a card that may draw little less computes as fast as any, but for minutes under full load."""
+"""Share of its usual power below which a card counts as slow. Just below the usual it loses speed only after minutes of
+full load."""
 
 _XID = re.compile(r"\bXID (\d+)")
 

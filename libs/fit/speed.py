@@ -5,19 +5,20 @@ from __future__ import annotations
 from .facts import Facts
 
 CARD_EFFICIENCY = 0.7
-"""Of a card's published bandwidth that engines reach with one request; the rest is launching kernels and attention."""
+"""Share of a card's published bandwidth that engines reach with one request; the rest goes to launching kernels and to
+attention."""
 EXPERT_EFFICIENCY = 0.35
-"""Of the bandwidth while experts are read: each is a small matrix of its own."""
+"""The same share while experts are read: each is a small matrix of its own."""
 CPU_EFFICIENCY = 0.9
-"""Of the bandwidth measured on the machine itself."""
+"""Share of the bandwidth that was measured on the machine itself."""
 LAYER_S = 15e-6
-"""Starting a layer's kernels on a card, which small models feel."""
+"""Seconds to start a layer's kernels on a card; small models feel it."""
 ROUTING_S = 45e-6
-"""Choosing a layer's experts and bringing their tokens together."""
+"""Seconds to choose a layer's experts and bring their tokens together."""
 ALL_REDUCE_S = {"NVLink": 12e-6, "PCIe": 40e-6}
-"""One exchange of a layer's output among the cards of a node. Two a layer with tensor parallelism."""
+"""Seconds of one exchange of a layer's output among the cards of a node; tensor parallelism takes two a layer."""
 HOP_S = 30e-6
-"""Passing a layer's output to the next stage of a pipeline."""
+"""Seconds to pass a layer's output to the next stage of a pipeline."""
 
 BANDWIDTH_GBS: dict[str, int] = {
     "NVIDIA GB10": 273,

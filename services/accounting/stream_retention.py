@@ -23,8 +23,8 @@ BOUND = Gauge("llmgw_stream_bound_bytes", "Bytes it holds at most.", ["stream"])
 def droppable_before(room: Room, done: int) -> int:
     """Messages of USAGE before this sequence may leave; ``room.first`` when none needs to or none may.
 
-    Over half its bound it is brought to a quarter, taking messages as equally large, and only what is before
-    ``done``, up to which the ledger has all. What stays is of use to a ledger that is made anew.
+    A stream over half its bound is brought down to a quarter, as if all messages were equally large. Nothing behind
+    ``done`` leaves, up to which the ledger has everything. What stays can be entered again into a new ledger.
     """
     if room.bound <= 0 or room.bytes * 2 <= room.bound:
         return room.first

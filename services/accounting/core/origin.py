@@ -16,7 +16,7 @@ class Reached(msgspec.Struct, frozen=True):
 
     epoch: str
     since: int
-    """The highest sequence that was in the ledger before. Where it is not, the ledger is another than was written."""
+    """The highest sequence that was in the ledger before; a ledger that lacks it is not the one that was written."""
     complete: int
     """Everything up to this sequence is in the ledger."""
     sequence: int

@@ -16,11 +16,11 @@ class Watermark(msgspec.Struct, frozen=True):
     stream have no gaps."""
 
     floor: int
-    """Everything up to here was."""
+    """Everything up to this sequence was dealt with."""
     highest: int
-    """Nothing beyond was handed out yet."""
+    """The highest sequence that was handed out."""
     ahead: frozenset[int] = frozenset()
-    """What else was, beyond the floor."""
+    """Sequences beyond the floor that were dealt with too."""
 
     @property
     def complete(self) -> bool:

@@ -15,7 +15,7 @@ from .search import search
 from .text import Text
 
 MAX_CHARACTERS = 2_000_000
-"""Of all segments of a check together: about four 128 k contexts. More is not looked at, and said so."""
+"""Of all segments of a check together: about four contexts of 128 k tokens. A longer check counts as unjudged."""
 MAX_EDITS = 10_000
 """A verdict stays well under the bus's largest message."""
 

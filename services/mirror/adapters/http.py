@@ -66,8 +66,8 @@ class FileServer:
         most: int = MAX_CONNECTIONS,
         damaged: Callable[[WeightFile], None] = lambda file: None,
     ) -> None:
-        """Listen. ``damaged`` is told of a file that somebody doubted and that is not what it should be any more, from
-        another thread. Raises PortTaken."""
+        """Listen. ``damaged`` is called, from another thread, with a file that a client doubted and that turned out
+        damaged. Raises PortTaken."""
         try:
             self._server = _Server((host, port), _handler(store, served, damaged), most)
         except OSError as error:

@@ -30,9 +30,9 @@ NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}\Z")
 
 
 ANNOUNCED_EVERY = timedelta(days=1)
-"""A mirror says again that it serves."""
+"""How often a mirror says again that it serves."""
 RETIRED_AFTER = timedelta(days=7)
-"""One that has not said so for so long is gone."""
+"""A mirror that has not said for so long that it serves is gone."""
 
 
 class Serving(msgspec.Struct, frozen=True):

@@ -101,7 +101,7 @@ def test_several_files_are_told_apart_by_name(ggufs: Path) -> None:
             1,
             "9,000 tokens is longer than llama-3-8b was trained for: 8,192 at most",
         ),
-        (["--precision", "fp3"], 1, "'fp3' is no precision that can be planned"),
+        (["--precision", "fp3"], 1, "'fp3' is not a precision that can be planned"),
         (["--nodes-from-cluster"], 2, "give one of them"),
         (["--context-length", "0"], 2, "0 is not in the range"),
     ],
