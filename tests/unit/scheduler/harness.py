@@ -449,7 +449,7 @@ def silence_removes_nothing(world: World) -> None:
         for replica_id, endpoint in endpoints.items():
             lost = any(facts.machines[m].lost for m in facts.replicas[replica_id].machines)
             assert endpoint.silent == lost, f"{replica_id} is {'' if lost else 'not '}silent and not marked so"
-            heard += not endpoint.silent and not endpoint.draining
+            heard += not endpoint.silent and facts.replicas[replica_id].phase == "ready"
         least = sum(group.count for group in wanted_of(world.state, model))
         for replica in world.state.replicas_of(model.name):
             serves = all(world.machines[s.placement.machine_id].serves(i) for i, s in replica.shards.items())

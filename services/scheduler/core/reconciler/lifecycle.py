@@ -63,7 +63,7 @@ def next_step(
     """The next event of this replica, or None if there is nothing to say."""
     if replica.phase in ("placed", "ready"):
         return (
-            _lost(state, replica, traffic, now)
+            _lost(state, replica, heartbeats, traffic, now)
             or _ended(state, model, replica, now)
             or _start(state, replica, heartbeats, now)
         )
@@ -72,8 +72,15 @@ def next_step(
     return None
 
 
-def _lost(state: State, replica: Replica, traffic: Traffic | None, now: datetime) -> Decision | None:
-    """It is to be placed anew: its machine is lost, and nobody says that its engine answers all the same."""
+def _lost(
+    state: State, replica: Replica, heartbeats: Heartbeats | None, traffic: Traffic | None, now: datetime
+) -> Decision | None:
+    """It is to be placed anew: its machine is lost, and no gateway says that its engine answers all the same.
+
+    Nothing is concluded by a leader that hears nobody, nor before it heard gateways for long enough.
+    """
+    if heartbeats is None or (traffic is not None and traffic.listening_ms < ANSWERS_WITHIN_MS):
+        return None
     for machine_id in replica.machines:
         machine = state.facts.machines.get(machine_id)
         if machine is not None and machine.lost and not answers(replica, traffic):
