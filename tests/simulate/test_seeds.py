@@ -17,6 +17,11 @@ def test_seeds(first: int) -> None:
         tell(seed)
 
 
+@pytest.mark.parametrize("seed", [10959, 13569, 18825, 22227])
+def test_seeds_that_once_failed(seed: int) -> None:
+    tell(seed)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_seeds() -> None:

@@ -130,6 +130,10 @@ def test_an_engine_that_answers_is_not_replaced(world: World) -> None:
     assert world.events(NodeLost)
     assert endpoints(world) == {where: True}
     assert not world.events(ReplicaLost)
+    world.deaf = True
+    world.wait(10)
+    assert not world.events(ReplicaLost), "a leader that hears nobody concludes nothing"
+    world.deaf = False
     world.use("m", 0, answered_ms=6_000)
     world.wait(5)
     assert len(world.events(ReplicaLost)) == 1
@@ -373,6 +377,8 @@ def test_what_answers_makes_no_way(together: World) -> None:
     second = together.replicas()[0].machines[1]
     together.use("m", 1, answered_ms=100)
     hear(together, second, nothing=True)
+    together.wait(200, step=5)
+    together.deaf = True
     together.wait(200, step=5)
     assert not together.events(ReplicaDraining)
 

@@ -9,7 +9,7 @@ from services.scheduler.core.placement.search import Search
 from services.scheduler.core.state.facts import Replica
 
 from .demand import why_none
-from .lifecycle import answers, overdue
+from .lifecycle import answers_nobody, overdue
 from .nodes import ABSENT_AFTER
 from .round import Turn
 
@@ -90,7 +90,8 @@ def give_up(turn: Turn, search: Search) -> bool:
         if not search.placements_without(replica.shards, replica.machines):
             continue
         turn.recheck_for_use()
-        if turn.now - replica.since >= GIVEN_UP_AFTER and not answers(replica, turn.round.traffic):
+        for_long = turn.now - replica.since >= GIVEN_UP_AFTER
+        if for_long and answers_nobody(replica, turn.heartbeats, turn.round.traffic):
             turn.drain(replica, f"{replica.reason} for {GIVEN_UP_AFTER.seconds} s; its successor needs its room")
         return True
     return False

@@ -75,26 +75,28 @@ def next_step(
 def _lost(
     state: State, replica: Replica, heartbeats: Heartbeats | None, traffic: Traffic | None, now: datetime
 ) -> Decision | None:
-    """It is to be placed anew: its machine is lost, and no gateway says that its engine answers all the same.
-
-    Nothing is concluded by a leader that hears nobody, nor before it heard gateways for long enough.
-    """
-    if heartbeats is None or (traffic is not None and traffic.listening_ms < ANSWERS_WITHIN_MS):
-        return None
+    """It is to be placed anew: its machine is lost, and its engine does not answer either."""
     for machine_id in replica.machines:
         machine = state.facts.machines.get(machine_id)
-        if machine is not None and machine.lost and not answers(replica, traffic):
+        if machine is not None and machine.lost and answers_nobody(replica, heartbeats, traffic):
             lost = ReplicaLost(at=now, replica_id=replica.replica_id, model=replica.model, machine_id=machine_id)
             return f"EVENTS:{machine.position}", lost
     return None
 
 
-def answers(replica: Replica, traffic: Traffic | None) -> bool:
-    """Gateways say that its engine answered just now."""
+def answers_nobody(replica: Replica, heartbeats: Heartbeats | None, traffic: Traffic | None) -> bool:
+    """Gateways were heard for long enough, and none of them says that its engine answered just now.
+
+    A leader that hears nobody, or has only begun to, concludes nothing.
+    """
+    if heartbeats is None:
+        return False
     if traffic is None:
+        return True
+    if traffic.listening_ms < ANSWERS_WITHIN_MS:
         return False
     use = traffic.of(replica.replica_id)
-    return not use.unanswered and use.answered_ms is not None and use.answered_ms < ANSWERS_WITHIN_MS
+    return bool(use.unanswered) or use.answered_ms is None or use.answered_ms >= ANSWERS_WITHIN_MS
 
 
 def _ended(state: State, model: Model, replica: Replica, now: datetime) -> Decision | None:

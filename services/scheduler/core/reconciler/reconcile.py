@@ -115,9 +115,13 @@ class Reconciler:
         self._listened = heartbeats
         known = heartbeats or {}
         silent = {machine_id for machine_id, heartbeat in known.items() if heartbeat.silent_ms >= LOST_AFTER_MS}
+        if silent == self._silent:
+            return
         for machine_id in sorted(silent ^ self._silent):
             state.changed.mark(machine_id)
         self._silent = silent
+        # Whoever waits for room may have waited for room there.
+        self._settled = {name: settled for name, settled in self._settled.items() if settled.capacity is None}
 
     def _nodes(
         self, state: State, heartbeats: Heartbeats | None, traffic: Traffic | None, now: datetime
