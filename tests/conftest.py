@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from libs.testing.engine import SimEngine
 from libs.testing.nats import NatsServer
 from libs.testing.postgres import PostgresServer
 from tests.proof import pytest_terminal_summary  # noqa: F401 - pytest finds its hooks here
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Tests that were started in the background ignore Ctrl-C, and every process they start would do so too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

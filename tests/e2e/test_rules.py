@@ -46,7 +46,7 @@ def ruled(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
                 cluster.text("key", "revoke", key["key_id"], "--yes")
         cluster.text("project", "remove", project, "--yes")
     for level, name in (("team", "ruled/strict"), ("team", "ruled/watched"), ("org", "ruled"), ("policy", "strict")):
-        cluster.text(level, "remove", name)
+        cluster.text(level, "remove", name, "--yes")
 
 
 def client(cluster: Cluster, project: str) -> openai.OpenAI:

@@ -186,7 +186,7 @@ async def test_a_killed_engine_costs_only_answers_that_had_begun_and_comes_back_
         assert "stopped before the answer was complete" in answer.error
     explained = cluster.text("explain", MODEL)
     assert "2 of 2 replicas ready" in explained
-    assert f"{shard.rsplit('-', 1)[0]} failed" in explained
+    assert f"replica {shard.rsplit('-', 1)[0]} of {MODEL} failed" in explained
     ledger = await ledger_of(cluster, running.answers)
     assert_exact(running.answers, ledger)
     for answer in running.failures:

@@ -138,7 +138,7 @@ def test_a_snapshot_of_the_hubs_cache_is_taken_in_and_nothing_beyond_its_reposit
         ("m.gguf", b"GGUF" + b"\xff" * 100, "m.gguf: "),
         ("m.gguf", b"GGUF\x03\0\0", "cut short"),
         ("m.gguf", qwen2_5_0_5b(), "cut short, fetch it again"),
-        ("m.safetensors", b"\xff" * 4000, "no safetensors file"),
+        ("m.safetensors", b"\xff" * 4000, "not a safetensors file"),
         ("m.safetensors", safetensors(b"w" * 1000)[:-1], "cut short, fetch it again"),
     ],
 )
