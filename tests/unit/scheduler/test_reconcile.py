@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from libs.events.commands import CordonNode, DrainNode, RemoveModel, RestartModel, ScaleModel, UncordonNode
+from libs.events.commands import CordonNode, DrainNode, RemoveModel, RestartModel, ScaleModel, StopModel, UncordonNode
 from libs.events.model import ModelParked, ModelUnplaced, Scaling
 from libs.events.node import NodeLost, NodeReturned
 from libs.events.replica import (
@@ -659,3 +659,19 @@ def test_a_fact_about_one_model_makes_the_leader_look_at_that_one(
     machine.crash(world.replicas("m7")[0].replica_id + "-0")
     world.reconciler.react(world.state, world.heartbeats(), world.now)
     assert looked == ["m7"]
+
+
+def test_a_model_that_was_stopped_and_removed_starts_afresh_when_it_is_defined_again(world: World) -> None:
+    machine = world.machine()
+    world.define(model_spec())
+    world.settle()
+    machine.busy = set(machine.shards)
+    world.command(StopModel(model="m", reason="for now"))
+    world.command(RemoveModel(model="m"))
+    world.settle()
+    assert [replica.phase for replica in world.replicas()] == ["draining"]
+    world.define(model_spec())
+    machine.busy = set()
+    world.settle()
+    assert world.model().stopped is None
+    assert world.serving() == ["cpu-1"]

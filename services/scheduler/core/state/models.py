@@ -33,28 +33,28 @@ DECLARED = "it is declared stopped"
 
 def _defined(state: State, event: ModelDefined, position: int) -> None:
     model = state.facts.models.get(event.model)
-    if model is None:
+    if model is None or model.removed:
+        # Of one that was removed and has replicas left nothing holds any more but the numbers in its replicas' names.
         state.facts.models[event.model] = Model(
             name=event.model,
             spec=event.spec,
             fingerprint=event.fingerprint,
-            born=position,
+            born=model.born if model is not None else position,
             created_at=event.at,
             touched=position,
+            placings=model.placings if model is not None else 0,
             stopped=DECLARED if event.spec.stopped else None,
         )
         state.of_model.setdefault(event.model, {})
-        state.histories[event.model] = History()
+        state.histories.setdefault(event.model, History())
         return
-    if model.removed:
-        model.created_at = event.at
     if event.spec.stopped != model.declared.stopped:
         # Only where the declaration changes: one said again takes back no command.
         model.stopped, model.awake = (DECLARED, False) if event.spec.stopped else (None, model.awake)
     if _is_tried(state, model, event):
         model.trial = Trial(spec=event.spec, fingerprint=event.fingerprint, since=event.at, position=position)
     else:
-        model.spec, model.fingerprint, model.removed, model.trial = event.spec, event.fingerprint, False, None
+        model.spec, model.fingerprint, model.trial = event.spec, event.fingerprint, None
     _forgive(model)
     model.unplaced = None
     model.touched = position
@@ -62,7 +62,7 @@ def _defined(state: State, event: ModelDefined, position: int) -> None:
 
 def _is_tried(state: State, model: Model, event: ModelDefined) -> bool:
     """A changed definition is tried beside the old one if it asks for it and there is one that serves."""
-    if event.spec.canary is None or model.removed or event.fingerprint == model.fingerprint:
+    if event.spec.canary is None or event.fingerprint == model.fingerprint:
         return False
     return any(r.phase == "ready" for r in state.of_model[model.name].values())
 
