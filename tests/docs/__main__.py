@@ -1,4 +1,4 @@
-"""Writes every generated page but ``events.md``: ``python -m tests.docs``."""
+"""Writes every generated page: ``python -m tests.docs``."""
 
 from __future__ import annotations
 

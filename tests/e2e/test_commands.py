@@ -304,13 +304,12 @@ def test_a_fine_tuning_is_asked_for_by_its_own_name(cluster: Cluster, tmp_path: 
 
 
 def test_a_node_does_what_it_is_asked_once(cluster: Cluster) -> None:
-    runs = {row["machine_id"]: row["shards"] for row in cluster.json("node", "list")}
     assert "start " in cluster.text("node", "restart", "sim-2")
     assert "in effect" in cluster.text("node", "change", "sim-2", "labels={rack: r9}", "--reason", "it was moved")
     eventually_shown = cluster.text("node", "show", "sim-2")
     assert "changed setting labels" in eventually_shown
     cluster.text("node", "change", "sim-2", "labels=")
-    machine_id, shard = next((machine_id, shards[0]) for machine_id, shards in runs.items() if shards)
+    shard, machine_id = next((row["shard_id"], row["machine_id"]) for row in cluster.json("shard", "list"))
     assert "its engine is process" in cluster.text("shard", "restart", shard)
     story = cluster.text("event", "list", "-n", "60")
     assert f"node {machine_id}: the engine of {shard} is to start anew" in story
