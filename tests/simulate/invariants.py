@@ -123,7 +123,8 @@ def silent_together_are_waited_for(world: World) -> None:
     if any(world.uses.get(r.replica_id, use).unanswered >= 3 for r in there):
         return
     facts = world.state.facts.machines
-    gone = {m for m, one in facts.items() if one.lost_at is not None and world.now - one.lost_at >= timedelta(minutes=1)}
+    minute = timedelta(minutes=1)
+    gone = {m for m, machine in facts.items() if machine.lost_at and world.now - machine.lost_at >= minute}
     silent = [
         (world.now - max(machine.last_heard, world.listening_since)).total_seconds()
         for machine_id, machine in world.machines.items()

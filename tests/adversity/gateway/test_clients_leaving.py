@@ -13,7 +13,7 @@ __all__ = ["gateway", "world"]
 
 
 async def test_answers_never_mix_and_nothing_is_left(gateway: Client, world: World, sim_engine: SimEngine) -> None:
-    await asyncio.to_thread(sim_engine.behave, echo=True, tok_s=2000)
+    await asyncio.to_thread(sim_engine.behave, echo=True, tok_s=200)  # slow enough to be left
     dice = random.Random(7)
     answered = 0
 
@@ -40,7 +40,7 @@ async def test_answers_never_mix_and_nothing_is_left(gateway: Client, world: Wor
             await one(number)
 
     await asyncio.gather(*(client(range(start, start + 15)) for start in range(0, 300, 15)))
-    assert 100 < answered < 300, "some left before the end, most did not"
+    assert 100 < answered < 250
     service = gateway.service
     assert service is not None
     await eventually(lambda: len(world.records) == 300, 15)
