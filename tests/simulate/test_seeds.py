@@ -17,7 +17,7 @@ def test_seeds(first: int) -> None:
         tell(seed)
 
 
-@pytest.mark.parametrize("seed", [10959, 13569, 18825, 22227])
+@pytest.mark.parametrize("seed", [10959, 13569, 18825, 22227, 27054, 28496])
 def test_seeds_that_once_failed(seed: int) -> None:
     tell(seed)
 

@@ -283,6 +283,7 @@ def test_a_machine_that_does_not_take_a_shard_up_is_left(world: World) -> None:
     deaf, _ = world.machine("a"), world.machine("b")
     deaf.step = lambda: setattr(deaf, "last_heard", world.now)  # type: ignore[method-assign]
     world.define(model_spec())
+    world.react()
     world.heartbeats = lambda: None  # type: ignore[method-assign]
     world.wait(300, step=5)
     assert world.events(ReplicaFailed) == []
@@ -339,6 +340,20 @@ def test_nobody_is_lost_while_the_leader_itself_is_deaf(world: World) -> None:
     world.listening_since = world.now
     world.wait(7)
     assert world.events(NodeLost) == []
+
+
+def test_who_hears_nobody_places_nothing(world: World) -> None:
+    """It cannot tell a machine that takes work up from one that fell silent meanwhile."""
+    world.machine()
+    world.settle()
+    world.deaf = True
+    world.define(model_spec())
+    world.wait(60)
+    assert world.replicas() == []
+    world.deaf = False
+    world.listening_since = world.now
+    world.settle()
+    assert world.serving() == ["cpu-1"]
 
 
 def test_a_machine_that_comes_back_with_its_engine_is_adopted(world: World) -> None:

@@ -128,6 +128,8 @@ class ModelReconciler(Turn):
         outdated = self._drop_outdated(part, current, outdated)
         if not missing or self.model.parked is not None:
             return
+        if self.heartbeats is None:
+            return  # a machine that is not heard takes up nothing, and which are heard is not known
         if self.model.retry_at is not None and self.now < self.model.retry_at:
             self.recheck_after(self.model.retry_at - self.now)
             return

@@ -112,9 +112,12 @@ class Reconciler:
         """Whoever fell silent, or is heard again, is looked at again: no event says so."""
         if heartbeats is self._listened:
             return
+        if (heartbeats is None) != (self._listened is None):
+            self._settled.clear()  # who hears nobody places nothing
         self._listened = heartbeats
-        known = heartbeats or {}
-        silent = {machine_id for machine_id, heartbeat in known.items() if heartbeat.silent_ms >= LOST_AFTER_MS}
+        if heartbeats is None:
+            return
+        silent = {machine_id for machine_id, heartbeat in heartbeats.items() if heartbeat.silent_ms >= LOST_AFTER_MS}
         if silent == self._silent:
             return
         for machine_id in sorted(silent ^ self._silent):
