@@ -253,6 +253,7 @@ class Reader:
             shard, node = self._shard()
             text = re.sub(r"\bNODE\b", node, re.sub(SHARD, shard, text))
         for pattern, value in (
+            (r" \| source$", lambda: ""),  # as fish reads it
             (r"/tmp/", lambda: f"{self._directory}/"),
             (r"http://127\.0\.0\.1:8080/v1", lambda: self._cluster.base_url),
             (r"sk-llmgw-…", lambda: self._cluster.client_key),
@@ -276,6 +277,7 @@ class Reader:
             (r"\bDURATION\b", lambda: "10h"),
             (r"(?<=--at )14:03", lambda: "0s"),
             (r"(?<=model scale sim-chat )N\b", lambda: "2"),
+            (r"(?<=-f )FILE\b", lambda: "examples/cluster.yaml"),
             (r"<service>|\bSERVICE\b", lambda: "guard"),
         ):
             if re.search(pattern, text):
