@@ -130,6 +130,7 @@ def _range(pairs: list[tuple[dict[str, Any], dict[str, Any]]], figure: str) -> s
 
 
 def main() -> None:
+    """Measure both in turns and print the ratio of each figure, pair by pair."""
     parser = argparse.ArgumentParser(prog="bench.compare", description="CPU of a request: this tree, another commit.")
     parser.add_argument("commit")
     parser.add_argument("--pairs", type=int, default=5)

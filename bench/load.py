@@ -128,6 +128,7 @@ class Client(asyncio.Protocol):
             self._failed(f"not HTTP: {type(problem).__name__}")
 
     def on_body(self, body: bytes) -> None:
+        """A piece of the answer; when the first token came, and the longest gap between two."""
         self._body.append(body)
         if self._run.plan.stream and b'"tok' in body:
             now = clock()
@@ -138,6 +139,7 @@ class Client(asyncio.Protocol):
             self._last_at = now
 
     def on_message_complete(self) -> None:
+        """The answer is here."""
         if not self._busy:
             return
         self._busy = False
@@ -155,6 +157,7 @@ class Client(asyncio.Protocol):
         self._failed(f"connection lost: {type(exc).__name__ if exc else 'closed'}")
 
     def close(self) -> None:
+        """Drop the connection at once, with whatever is under way on it."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -335,6 +338,7 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
 
 
 def options() -> argparse.ArgumentParser:
+    """Its command line."""
     parser = argparse.ArgumentParser(prog="bench.load", description="Key: environment variable BENCH_KEY.")
     parser.add_argument("url", help="base URL that ends in /v1")
     parser.add_argument("--model", default="sim")
@@ -354,6 +358,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def main() -> None:
+    """Measure once and print the report as JSON; the exit status is 1 where a request failed."""
     chosen = options().parse_args()
 
     async def run() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from cli.times import DURATION
 from libs.bus import BusError, NoRoom, ensure
 from libs.bus.identities import GRANTS, authorization, ensure_seed, grants, machine_of, node_identity, users_in
 from libs.bus.topology import LEAST_USAGE_BYTES, RECORD_BYTES
-from libs.runtime.secrets import fleet_secret
+from libs.runtime.secrets import BadSecret, fleet_secret
 
 AWAY_S = 86400.0
 """How long PostgreSQL may be away where --away is not given."""
@@ -99,6 +99,6 @@ def identities(directory: Path, added: tuple[str, ...], removed: tuple[str, ...]
         # Last: what fails before leaves a node that can still be removed.
         for machine_id in removed:
             (directory / "node" / f"{node_identity(machine_id)}.nk").unlink(missing_ok=True)
-    except (OSError, ValueError) as error:
+    except (BadSecret, OSError, ValueError) as error:
         raise Failed(f"the identities in {directory} cannot be made: {error}") from None
     out.result({"identities": keys}, [f"{name}: {key}" for name, key in keys.items()])

@@ -99,7 +99,7 @@ class Layout:
         )
 
     def write_settings(self) -> None:
-        """The settings file of every service, and the secrets they name."""
+        """The settings file of every service, and the secrets they name. Raises BadSecret, OSError."""
         fleet_secret(self.home.secret("fleet.secret"))
         write_private(self.home.secret("postgres.dsn"), self.postgres.dsn())
         for name, values in self.settings().items():

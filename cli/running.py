@@ -27,6 +27,7 @@ from cli.supervisor import Part, Supervisor
 from libs.bus import AskFailed, Bus, BusError, NoRoom, ensure, supervise
 from libs.bus.topology import LEAST_USAGE_BYTES, USAGE_BYTES
 from libs.events.questions import STANDINGS, Standing
+from libs.runtime.secrets import BadSecret
 from libs.runtime.servers.nats import NoBinary
 from libs.runtime.servers.postgres import PrepareFailed
 from libs.tasks import end
@@ -150,7 +151,7 @@ class Running:
             await asyncio.to_thread(layout.postgres.prepare)
             layout.write_settings()
             supervisor.start(self._shown(layout.postgres_part()))
-        except (NoBinary, PrepareFailed, LookupError, OSError) as error:
+        except (BadSecret, NoBinary, PrepareFailed, LookupError, OSError) as error:
             raise Failed(str(error)) from None
         await supervisor.wait_ready([NATS], SERVERS_S)
         async with reached(layout.nats.url, self._home.identity("operator"), "operator") as bus:

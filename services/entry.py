@@ -100,7 +100,7 @@ def run(service: ServiceName, file: Path | None) -> int:
 async def stop_engines(file: Path | None) -> list[str]:
     """Stop every engine of a node agent that does not run any more; the shards that were stopped.
 
-    Raises SettingsError, FolderInUse while the agent runs, and StillRunning.
+    Raises SettingsError, Misconfigured for the fleet file, FolderInUse while the agent runs, and StillRunning.
     """
     from libs.runtime.settings import load
 

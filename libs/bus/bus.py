@@ -132,7 +132,7 @@ class Bus:
 
         The message id is made from the cause and the subject, under a secret of the identity: the same decision made
         again is the same message, and nobody else can use up its id. Tries for 15 s with the same headers. Raises
-        NotLeader when the fence held, BusAway.
+        NotLeader when the fence held, BusAway, TooLarge.
         """
         subject = subject_of(message)
         tag = tag_of(message)
@@ -144,7 +144,10 @@ class Bus:
         }
         _trace(headers)
         started = time.monotonic()
-        sequence = await _store(self.transport, subject, encode(message), headers, fence)
+        try:
+            sequence = await _store(self.transport, subject, encode(message), headers, fence)
+        except WrongSequence:
+            raise NotLeader(f"{subject}: a newer leader was elected") from None
         APPEND_SECONDS.observe(time.monotonic() - started)
         APPENDED.labels(tag).inc()
         return sequence
@@ -287,7 +290,8 @@ class Bus:
     ) -> Outcome:
         """Send a command to its owner and wait for what became of it. ``actor``: for whom, where one may say so.
 
-        Raises BusAway when it could not be logged, Unanswered when it is logged but no outcome came.
+        Raises BusAway when it could not be logged, TooLarge when it never can be, Unanswered when it is logged but no
+        outcome came.
         """
         command_id = command_id or f"c-{os.urandom(10).hex()}"
         inbox = await self._inbox_for_outcomes()
@@ -332,7 +336,10 @@ class Bus:
     # questions
 
     async def ask(self, question: Question, kind: type[T], timeout_s: float = 5.0) -> T:
-        """Ask a running service, one that is just being restarted too. Raises AskFailed, whose text is safe to show."""
+        """Ask a running service, one that is just being restarted too.
+
+        Raises AskFailed, whose text is safe to show, and BadPayload for an answer that is not a ``kind``.
+        """
         headers = {TYPE: tag_of(question)}
         _trace(headers)
         return await ask(self.transport, question, headers, kind, timeout_s)
@@ -355,7 +362,7 @@ async def _store(
 ) -> int:
     """Store under the id in ``headers``, with the same headers for 15 s; returns the sequence.
 
-    Raises NotLeader when the fence held, BusAway.
+    Raises WrongSequence when the fence held, BusAway, TooLarge.
     """
     deadline = time.monotonic() + RETRY_FOR_S
     while True:
@@ -385,7 +392,7 @@ async def _store_once(
         if standing is not None and standing.sequence == fence.sequence:
             # Replicas do not agree yet on another message under the same fence.
             raise BusAway(f"{subject}: {why}") from None
-        raise NotLeader(f"{subject}: a newer leader was elected") from None
+        raise
 
 
 async def _landed(transport: Transport, subject: str, message_id: str) -> int | None:

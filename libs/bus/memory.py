@@ -123,6 +123,11 @@ class MemoryCluster:
     async def put(
         self, subject: str, payload: bytes, headers: Headers, expect: Expectation | None
     ) -> tuple[_Stream | None, int]:
+        """Store in the stream that takes the subject: that stream and the sequence, None and 0 where none takes it.
+
+        A message whose id the stream knows is not stored again: the sequence is the first one's. Raises WrongSequence,
+        and Full where the stream is at its bound and keeps what it has.
+        """
         stream = next((s for s in self.streams.values() if any(matches(p, subject) for p in s.subjects)), None)
         if stream is None:
             return None, 0
@@ -154,6 +159,7 @@ class MemoryCluster:
         return stream, sequence
 
     async def spread(self, message: RawMessage) -> None:
+        """Hand it to whoever subscribed to its subject, each in a task of its own."""
         for pattern, handler in list(self.subscriptions.values()):
             if matches(pattern, message.subject):
                 task = asyncio.ensure_future(handler(message))

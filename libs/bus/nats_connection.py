@@ -40,9 +40,13 @@ class BusSettings:
 class Losable(Protocol):
     """What reads over the connection, and is to be opened again after a gap."""
 
-    def lose(self, why: str) -> None: ...
+    def lose(self, why: str) -> None:
+        """What comes on it from now on may lack something; ``why`` is for the log."""
+        ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Read no more, and take what the server keeps of it away."""
+        ...
 
 
 class NatsConnection:

@@ -87,6 +87,7 @@ class PullReader:
         return self._lost is not None
 
     def lose(self, why: str) -> None:
+        """It must be opened again, because of ``why``; the first reason stays."""
         if self._lost is None:
             self._lost = why
             self._queue.put_nowait("lost")
@@ -124,19 +125,23 @@ class PullReader:
         return message
 
     def at_hand(self, most: int) -> list[RawMessage]:
+        return [self._checked(message) for message in self._arrived(most)]
+
+    def _arrived(self, most: int) -> list[RawMessage]:
         out: list[RawMessage] = []
         while len(out) < most and not self._queue.empty():
             item = self._queue.get_nowait()
             if isinstance(item, RawMessage):
-                out.append(self._checked(item))
+                out.append(item)
         return out
 
     async def close(self) -> None:
+        """Read no more. What a durable consumer handed out and nobody took goes back to it; an ordered one goes."""
         self._connection.readers.discard(self)
         with suppress(Exception):
             await self._subscription.unsubscribe()
         if not self._ordered:
-            for message in self.at_hand(1_000_000):
+            for message in self._arrived(1_000_000):
                 await self._connection.nak(message, 0)
         elif self._drop is not None and self._connection.connected:
             with suppress(Exception):

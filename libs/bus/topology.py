@@ -257,7 +257,10 @@ async def _as_large_as_fits(transport: NatsTransport, stream: Stream, config: di
 
 
 async def restore(transport: NatsTransport, name: str) -> list[str]:
-    """Create a volatile stream and its consumers where they are gone; what is there is left alone."""
+    """Create a volatile stream and its consumers where they are gone; what is there is left alone.
+
+    Raises BusAway, Misconfigured and NoRoom as ``ensure`` does.
+    """
     done: list[str] = []
     stream = next(stream for stream in STREAMS if stream.name == name)
     if await _info(transport, f"STREAM.INFO.{name}") is None:

@@ -149,10 +149,12 @@ class Reader(Protocol):
         ...
 
     def at_hand(self, most: int) -> list[RawMessage]:
-        """What has already arrived, without waiting."""
+        """What has already arrived, without waiting. Raises ReaderLost at a gap."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Read no more. What a durable consumer handed out and nobody took goes to another at once."""
+        ...
 
 
 @dataclass(slots=True)
@@ -181,7 +183,9 @@ class Transport(Protocol):
     identity: str
 
     @property
-    def connected(self) -> bool: ...
+    def connected(self) -> bool:
+        """Whether messages can be sent now."""
+        ...
 
     def message_id(self, name: str) -> str:
         """The id of a message called ``name``: the same for every instance of this identity, and foreseen by no other.
@@ -192,20 +196,23 @@ class Transport(Protocol):
         ...
 
     async def publish(self, subject: str, payload: bytes, headers: Headers | None = None) -> None:
-        """Send without waiting for anything. Raises BusAway when not connected."""
+        """Send without waiting for anything. Raises BusAway when not connected, TooLarge."""
         ...
 
     async def store(
         self, subject: str, payload: bytes, headers: Headers, expect: Expectation | None = None, timeout_s: float = 2.0
     ) -> int:
-        """Store in the stream that takes the subject; returns the sequence. Raises BusAway, WrongSequence."""
+        """Store in the stream that takes the subject; returns the sequence. Raises BusAway, TooLarge, WrongSequence."""
         ...
 
     async def last(self, stream: str, subject: str) -> RawMessage | None:
-        """The last message of a subject, or of all that a pattern covers, read from the stream's leader."""
+        """The last message of a subject, or of all that a pattern covers, read from the stream's leader; None where
+        there is none. Raises BusAway."""
         ...
 
-    async def message(self, stream: str, sequence: int) -> RawMessage | None: ...
+    async def message(self, stream: str, sequence: int) -> RawMessage | None:
+        """What a stream has at a sequence; None where it has nothing there, or no more. Raises BusAway."""
+        ...
 
     async def last_here(self, stream: str, subject: str) -> RawMessage | None:
         """The last message of a subject, from any replica, which may be behind the others. Who may read single subjects
@@ -217,11 +224,11 @@ class Transport(Protocol):
         ...
 
     async def read(self, stream: str, subjects: Sequence[str], start: Start) -> Reader:
-        """Read in order without acknowledging."""
+        """Read in order without acknowledging; no subjects: all of the stream. Raises BusAway."""
         ...
 
     async def pull(self, stream: str, durable: str, batch: int) -> Reader:
-        """Read from a durable consumer; each message must be acknowledged."""
+        """Read from a durable consumer, at most ``batch`` on their way; each must be acknowledged. Raises BusAway."""
         ...
 
     async def progress(self, stream: str, durable: str) -> Progress:
@@ -236,25 +243,41 @@ class Transport(Protocol):
         """Remove every message with a lower sequence. Raises BusAway."""
         ...
 
-    async def ack(self, message: RawMessage) -> None: ...
+    async def ack(self, message: RawMessage) -> None:
+        """It was dealt with. Lost when not connected: then it comes again."""
+        ...
 
-    async def nak(self, message: RawMessage, delay_s: float) -> None: ...
+    async def nak(self, message: RawMessage, delay_s: float) -> None:
+        """It is to come again, after a delay."""
+        ...
 
-    async def term(self, message: RawMessage, reason: str) -> None: ...
+    async def term(self, message: RawMessage, reason: str) -> None:
+        """It is to come no more; ``reason`` is for the server's advisories."""
+        ...
 
-    async def working(self, message: RawMessage) -> None: ...
+    async def working(self, message: RawMessage) -> None:
+        """It is being worked on: its time to be acknowledged begins anew."""
+        ...
 
-    def new_inbox(self) -> str: ...
+    def new_inbox(self) -> str:
+        """A subject for answers that only this identity may listen to."""
+        ...
 
-    async def subscribe(self, subject: str, handler: Callable[[RawMessage], Awaitable[None]]) -> Stop: ...
+    async def subscribe(self, subject: str, handler: Callable[[RawMessage], Awaitable[None]]) -> Stop:
+        """Hear what is sent on a subject or pattern from now on. What ``handler`` raises is logged."""
+        ...
 
     async def request(self, subject: str, payload: bytes, headers: Headers, timeout_s: float) -> Reply:
         """Raises BusAway when nobody answers."""
         ...
 
-    async def serve(self, name: str, version: str, endpoints: Mapping[str, Answerer]) -> Stop: ...
+    async def serve(self, name: str, version: str, endpoints: Mapping[str, Answerer]) -> Stop:
+        """Answer questions on the subjects of ``endpoints``, which instances of a ``name`` share among them."""
+        ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Give up what is being answered and read, send what is still to be sent, and leave."""
+        ...
 
 
 def keyed_id(key: bytes, name: str) -> str:

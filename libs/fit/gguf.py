@@ -54,6 +54,7 @@ class Tensor(msgspec.Struct, frozen=True):
 
     @property
     def elements(self) -> int:
+        """How many weights are in it."""
         product = 1
         for size in self.shape:
             product *= size

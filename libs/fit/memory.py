@@ -56,6 +56,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
+        """Bytes of all three."""
         return self.weights + self.context + self.engine
 
 

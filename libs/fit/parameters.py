@@ -27,6 +27,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
+        """All parameters, experts and tower counted in."""
         parts = (self.embedding, self.head, self.linear, self.experts, self.other, self.tower, self.extra_embedding)
         return sum(parts)
 

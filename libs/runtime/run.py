@@ -24,8 +24,9 @@ from libs.bus import Bus, BusSettings, Misconfigured, connect, keep, supervise, 
 from libs.tasks import end
 
 from . import logs, metrics, traces
+from .cannot_start import CannotStart
 from .settings import CommonSettings, S
-from .status import PortTaken, StatusServer
+from .status import StatusServer
 from .systemd import Notifier
 
 log = logging.getLogger("llmgw.run")
@@ -125,7 +126,7 @@ class Process:
         try:
             started = await self._until_asked(self._start())
             status = await self._work() if started else DONE
-        except (PortTaken, Misconfigured) as problem:
+        except (CannotStart, Misconfigured) as problem:
             log.error("%s cannot start: %s", self._name, problem)
             status = FAILED
         except Exception:

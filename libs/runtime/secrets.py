@@ -17,11 +17,13 @@ from pathlib import Path
 from nacl.exceptions import CryptoError
 from nacl.public import PrivateKey, PublicKey, SealedBox
 
+from .cannot_start import CannotStart
+
 CLIENT_KEY_PREFIX = "sk-llmgw-"
 SECRET_BYTES = 32
 
 
-class BadSecret(Exception):
+class BadSecret(CannotStart):
     """A secret is missing, unreadable or does not fit; the message says which and what to do, never its value."""
 
 

@@ -16,9 +16,10 @@ from starlette.routing import Route
 from libs.bus import supervise
 
 from . import metrics
+from .cannot_start import CannotStart
 
 
-class PortTaken(Exception):
+class PortTaken(CannotStart):
     """The status port cannot be listened on."""
 
 

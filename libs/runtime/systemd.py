@@ -29,6 +29,7 @@ class Notifier:
                 return
 
     def ready(self, status: str) -> None:
+        """The start is over; what is ordered after this unit begins now."""
         self.tell(READY="1", STATUS=status)
 
     def waiting(self, status: str, seconds: float) -> None:

@@ -25,10 +25,12 @@ class NatsServer(ServerProcess):
 
     @property
     def files(self) -> NatsFiles:
+        """What it is started from now; another object after each change."""
         return NatsFiles(directory=self.directory, port=self.port, authorization=self.authorization)
 
     @property
     def url(self) -> str:
+        """Where clients reach it."""
         return self.files.url
 
     def prepare(self) -> None:

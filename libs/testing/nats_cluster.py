@@ -31,6 +31,7 @@ class Member(NatsServer):
 
     @property
     def files(self) -> NatsFiles:
+        """With a route to each of the others through its proxy, and none that servers tell each other."""
         routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in self.routes)
         cluster = (
             f"cluster {{ name: llmgw, listen: 127.0.0.1:{self.cluster_port}, routes: [{routes}], pool_size: -1\n"

@@ -30,6 +30,7 @@ class PostgresServer(ServerProcess):
 
     @property
     def dsn(self) -> str:
+        """The address of its first database, password included."""
         return self.files.dsn()
 
     def prepare(self) -> None:

@@ -42,10 +42,12 @@ class ServerProcess:
 
     @property
     def log_file(self) -> Path:
+        """What it printed, of all its starts."""
         return self.directory / f"{self.name}.log"
 
     @property
     def running(self) -> bool:
+        """Whether its process is there, be it frozen."""
         return self.process is not None and self.process.poll() is None
 
     def start(self, deadline_s: float = 30.0) -> None:

@@ -86,4 +86,5 @@ class Guard:
 
 
 def build(settings: GuardSettings, bus: Bus) -> Guard:
+    """The service, not started."""
     return Guard(settings, bus)

@@ -150,4 +150,5 @@ class Mirror:
 
 
 def build(settings: MirrorSettings, bus: Bus) -> Mirror:
+    """The service, not started."""
     return Mirror(settings, bus)

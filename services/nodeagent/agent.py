@@ -65,7 +65,7 @@ class NodeAgent:
         return self._settings.machine_id
 
     async def start(self) -> None:
-        """Raises FolderInUse while another agent works on the data folder."""
+        """Raises FolderInUse while another agent works on the data folder, BadSecret for a sealing key that is none."""
         settings, data_dir, closers = self._settings, self._settings.data_dir, self._closers
         folder = DataFolder(data_dir)
         folder.acquire()

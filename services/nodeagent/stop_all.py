@@ -28,7 +28,8 @@ async def stop_all(settings: NodeAgentSettings) -> list[str]:
     """Stop every engine the folder knows of, and whatever else carries its mark; returns the shards stopped.
 
     The next agent on the folder tells the log. A full disk keeps none running. Raises FolderInUse while an agent
-    runs: it would take the ends for failures; StillRunning when a process survived SIGKILL.
+    runs: it would take the ends for failures; StillRunning when a process survived SIGKILL; Misconfigured for the
+    fleet file.
     """
     if settings.fleet is not None:
         ends = [await stop_all(of_machine(settings, machine)) for machine in read(settings.fleet)]

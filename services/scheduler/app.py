@@ -35,7 +35,7 @@ REACTING = Histogram(
 
 
 class Scheduler:
-    """The service: its parts, wired."""
+    """The service: its parts, wired. Making one raises BadSecret where the fleet secret cannot be read or is none."""
 
     def __init__(self, settings: SchedulerSettings, bus: Bus) -> None:
         days = settings.retire_lost_after_days

@@ -52,7 +52,10 @@ class Questions:
         }
 
     async def examine(self, question: ExamineScheduler) -> Examined:
-        """What would become of a command, with what the weights' headers in the question say of it."""
+        """What would become of a command, with what the weights' headers in the question say of it.
+
+        Raises BadPayload and UnknownTag for a command that cannot be read.
+        """
         examined = self._authority.examine(question)
         if question.headers is None or examined.unchanged:
             return examined

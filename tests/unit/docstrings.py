@@ -6,12 +6,15 @@
 An exception comes out of a function where it is raised there, or in what is called by a name that the source alone
 resolves (a function of the module or an imported one, a class, a method of ``self``), and no ``except`` around it holds
 it. What other objects' methods raise is not seen. It is named in a sentence of the docstring that says ``Raises``.
+A method is also documented where a base (a library's too) or a Protocol of ours that its class satisfies documents it.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import inspect
+import pydoc
 import re
 import sys
 from collections import Counter
@@ -22,6 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("libs", "services", "cli", "bench")
+PROTOCOL = "typing.Protocol"
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 NO_NAMES: frozenset[str] = frozenset()
@@ -145,6 +149,37 @@ class Source:
                 return f"{base}.{name}"
         return ""
 
+    def members(self, owner: str) -> frozenset[str]:
+        """Names of the methods and fields a class and its bases define, but for those that begin with ``_``."""
+        found: set[str] = set()
+        for base in self.bases(owner):
+            for inner in self.classes[base].body if base in self.classes else ():
+                if isinstance(inner, Function):
+                    found.add(inner.name)
+                elif isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
+                    found.add(inner.target.id)
+        return frozenset(name for name in found if not name.startswith("_"))
+
+    @cached_property
+    def protocols(self) -> Mapping[str, frozenset[str]]:
+        """Protocols of ours and the methods whoever satisfies one must have; those with one method are too many's."""
+        out = {}
+        for name in self.classes:
+            if PROTOCOL in self.bases(name):
+                methods = {one for one in self.members(name) if self.method(name, one)}
+                if len(methods) > 1:
+                    out[name] = frozenset(methods)
+        return out
+
+    @cached_property
+    def satisfied(self) -> Mapping[str, tuple[str, ...]]:
+        """Each class's Protocols of ours, declared or not."""
+        members = {name: self.members(name) for name in self.classes}
+        return {
+            name: tuple(protocol for protocol, methods in self.protocols.items() if methods <= members[name])
+            for name in self.classes
+        }
+
     @cached_property
     def raised(self) -> Mapping[str, frozenset[str]]:
         """For every function the exceptions of ours that come out of it."""
@@ -159,17 +194,24 @@ class Source:
         return out
 
     def documented(self, definition: Definition) -> str:
-        """Docstrings that speak of a function: its own, those of methods it overrides, its class's for __init__."""
+        """Docstrings that speak of a function: its own, those of methods it overrides or that a Protocol asks for, its
+        class's for __init__."""
         texts = [ast.get_docstring(definition.node) or ""]
         if definition.owner:
-            for base in self.bases(definition.owner):
+            for base in (*self.bases(definition.owner), *self.satisfied[definition.owner]):
                 if (overridden := self.definitions.get(f"{base}.{definition.node.name}")) is not None:
                     texts.append(ast.get_docstring(overridden.node) or "")
+                elif base not in self.classes:
+                    texts.append(inspect.getdoc(getattr(pydoc.locate(base), definition.node.name, None)) or "")
             of_class = ast.get_docstring(self.classes[definition.owner]) or ""
             texts += re.findall(r"Every method raises[^.]*\.", of_class)
             if definition.node.name == "__init__":
                 texts.append(of_class)
         return "\n".join(texts)
+
+    def bare(self, definition: Definition) -> bool:
+        """Whether nothing speaks of it. Of ``__init__`` its class does."""
+        return definition.node.name != "__init__" and not self.documented(definition).strip()
 
     def unsaid(self, definition: Definition) -> list[str]:
         """Exceptions a function lets out of which neither it nor a base of theirs is named after ``Raises``."""
@@ -235,7 +277,7 @@ class _Escapes:
         """What is left of exceptions raised inside a ``with`` statement behind its context manager."""
         if not isinstance(manager, ast.Call):
             return inside
-        called = self._called(manager)
+        called = self._called(manager) or self._method_of_part(manager.func)
         if called == "contextlib.suppress":
             kinds = {self._kind(kind) for kind in manager.args}
             return frozenset(name for name in inside if not kinds & set(self._source.bases(name)))
@@ -244,6 +286,17 @@ class _Escapes:
             return inside
         behind = _Escapes(self._source, definition, self._known, inside).of(definition.node.body, NO_NAMES)
         return frozenset(behind) & (self._source.exceptions | inside)
+
+    def _method_of_part(self, function: ast.expr) -> str:
+        """Where ``self._part.method`` is defined, if ``__init__`` takes the part and says its class; empty: unknown."""
+        if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Attribute):
+            return ""
+        name, owner = function.value.attr.removeprefix("_"), self._definition.owner
+        init = self._source.definitions.get(f"{owner}.__init__")
+        for argument in init.node.args.args if init is not None else ():
+            if argument.arg == name and argument.annotation is not None:
+                return self._source.method(self._name(argument.annotation), function.attr)
+        return ""
 
     def _try(self, node: ast.Try, handled: frozenset[str]) -> Iterator[str]:
         inside = set(self.of(node.body, handled))
@@ -293,7 +346,7 @@ def main() -> None:
             continue
         here = counts.setdefault(room_of(definition.module), Counter())
         init = definition.node.name == "__init__"
-        bare = not init and not source.documented(definition).strip()
+        bare = source.bare(definition)
         unsaid = source.unsaid(definition)
         here.update(functions=not init, bare=bare, raising=bool(source.raised[name]), unsaid=bool(unsaid))
         if below and f"{definition.module}.".startswith(f"{below}."):

@@ -48,10 +48,12 @@ class NatsFiles:
 
     @property
     def url(self) -> str:
+        """Where clients reach it."""
         return f"nats://{self.host}:{self.port}"
 
     @property
     def config_file(self) -> Path:
+        """Where ``config`` is written to."""
         return self.directory / "nats.conf"
 
     def config(self) -> str:

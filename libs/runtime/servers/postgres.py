@@ -59,6 +59,7 @@ class PostgresFiles:
 
     @property
     def data(self) -> Path:
+        """Where initdb makes the database, with the write-ahead log in it."""
         return self.directory / "data"
 
     def dsn(self, database: str = DATABASE) -> str:

@@ -60,6 +60,7 @@ async def serve(chosen: argparse.Namespace, key: str | None) -> None:
 
 
 def main() -> None:
+    """Serve until SIGTERM or SIGINT."""
     uvloop.run(serve(options().parse_args(), os.environ.get(KEY_VARIABLE) or None))
 
 

@@ -99,6 +99,7 @@ class Connection(asyncio.Protocol):
     # what the parser tells
 
     def on_message_begin(self) -> None:
+        """A request begins: nothing is known of it."""
         self._url = b""
         self._body: list[bytes] = []
         self._body_bytes = 0
@@ -107,9 +108,11 @@ class Connection(asyncio.Protocol):
         self._sim: dict[str, Any] | None = None
 
     def on_url(self, url: bytes) -> None:
+        """A piece of the path and what follows it."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Those that count: the key, the request's id, and what is wished of the engine (``x-sim-…``)."""
         size = len(name)
         if size == 13 and name.lower() == b"authorization":
             self._bearer = value
@@ -120,11 +123,13 @@ class Connection(asyncio.Protocol):
             self._sim = {**(self._sim or {}), field: value.decode("latin-1")}
 
     def on_body(self, body: bytes) -> None:
+        """A piece of the body. What is over the limit is read and not kept."""
         self._body_bytes += len(body)
         if self._body_bytes <= BODY_LIMIT_BYTES:
             self._body.append(body)
 
     def on_message_complete(self) -> None:
+        """The request is here: answered now, or after those before it on this connection."""
         request = Request(
             method=self._parser.get_method(),
             path=self._url.split(b"?", 1)[0],

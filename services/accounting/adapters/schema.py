@@ -42,6 +42,7 @@ class Migration:
 
     @property
     def sha256(self) -> str:
+        """Of its text, hex; kept in the database, to find out one that was edited after it ran."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 

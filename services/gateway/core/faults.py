@@ -289,6 +289,7 @@ NOT_AGAIN = (b"x-should-retry", b"false")
 
 
 def stopped(model: str, code: Literal["system_stopped", "model_stopped"], reason: str) -> Fault:
+    """503: an administrator stopped the model or all of them; ``reason`` is theirs and stands in the message."""
     what = "The system" if code == "system_stopped" else f"The model '{model}'"
     because = f": {reason.strip().rstrip('.')}" if reason.strip() else ""
     return Fault(

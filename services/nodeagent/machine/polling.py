@@ -77,12 +77,15 @@ class OnDemand(Generic[T]):
         self._answer: tuple[float, T] | None = None
 
     def start(self) -> None:
+        """Nothing is to be started."""
         return
 
     def stop(self) -> None:
+        """Nothing runs that is to be stopped."""
         return
 
     def first(self, patience_s: float) -> bool:
+        """Whether it can be read now. Waits for nothing."""
         return self.latest() is not None
 
     def expire(self) -> None:
@@ -91,6 +94,7 @@ class OnDemand(Generic[T]):
             self._answer = float("-inf"), self._answer[1]
 
     def latest(self, no_older_s: float = float("inf")) -> T | None:
+        """What was read last, read anew when it is time; None when that failed, or it is older than ``no_older_s``."""
         now = time.monotonic()
         due = now >= self._after if self._answer is None else now - self._answer[0] >= self.every_s
         if due:

@@ -93,6 +93,7 @@ class Library(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def error(name: str) -> Any:
+    """The exception NVML's code ``NVML_ERROR_name`` is told by; to be raised."""
     return pynvml.NVMLError(getattr(pynvml, f"NVML_ERROR_{name}"))
 
 

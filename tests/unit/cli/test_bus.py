@@ -56,3 +56,15 @@ def test_a_node_that_is_not_there_cannot_be_removed(tmp_path: Path) -> None:
     assert "there are: gpu-01" in unknown.output
     assert "both name gpu-01" in both.output
     assert nodes(tmp_path) == ["node-gpu-01"]
+
+
+def test_a_fleet_secret_that_is_none_is_told_and_left_alone(tmp_path: Path) -> None:
+    secret = tmp_path / "fleet" / "fleet.secret"
+    secret.parent.mkdir()
+    secret.write_text("hunter2")
+
+    told = identities(tmp_path)
+
+    assert isinstance(told.exception, SystemExit)
+    assert "is not 32 bytes in hex" in told.output
+    assert secret.read_text() == "hunter2"

@@ -16,15 +16,20 @@ from typing import Any
 import pytest
 
 from libs.bus import Bus
+from libs.runtime.cannot_start import CannotStart
+from libs.runtime.secrets import BadSecret
 from libs.runtime.servers.ports import free_port
+from libs.runtime.status import PortTaken
 from libs.testing import eventually
 from libs.testing.nats import NatsServer
+from services.nodeagent.adapters.disk.lock import FolderInUse
 
 PROGRAM = textwrap.dedent(
     """
     import asyncio, os, sys
     from pathlib import Path
     from libs.runtime import run
+    from libs.runtime.cannot_start import CannotStart
     from libs.runtime.settings import CommonSettings
 
     class Bakery:
@@ -33,6 +38,7 @@ PROGRAM = textwrap.dedent(
             asyncio.get_running_loop().call_later(0.3, self.reasons.clear)
             if os.environ.get("BREAK"): asyncio.get_running_loop().call_later(0.5, self.bus.fail, "a broken bus")
             if os.environ.get("FAIL"): raise RuntimeError("no flour")
+            if os.environ.get("LOCKED"): raise CannotStart("the bakery is locked: bring the key")
         async def stop(self): await asyncio.sleep(float(os.environ.get("STOP_S", "0")))
         def not_ready(self): return self.reasons
 
@@ -156,6 +162,21 @@ async def test_a_service_that_cannot_start(start: Start, nats_server: NatsServer
     assert await process.ended() == 1
     assert "bakery cannot start" in process.messages()
     assert "no flour" in process.log.read_text()
+
+
+async def test_what_a_person_must_mend_before_a_start_is_told_without_a_traceback(
+    start: Start, nats_server: NatsServer
+) -> None:
+    await _topology(nats_server)
+    process = await start(nats_server.url, LOCKED="1")
+    assert await process.ended() == 1
+    assert "bakery cannot start: the bakery is locked: bring the key" in process.messages()
+    assert "Traceback" not in process.log.read_text()
+
+
+def test_secrets_ports_and_folders_are_a_persons_to_mend() -> None:
+    for kind in (BadSecret, PortTaken, FolderInUse):
+        assert issubclass(kind, CannotStart)
 
 
 async def test_stopped_while_it_waits_for_the_bus(start: Start) -> None:

@@ -63,6 +63,7 @@ class BudgetLine:
         return self.row
 
     def settle(self, position: int, micros: int) -> None:
+        """A request cost so many micros; its usage ends at ``position`` in the spool."""
         if self._settled is None:
             self._settled = []
             self._grain = 1

@@ -12,16 +12,25 @@ class Candidate(Protocol):
     """What a choice needs to know of an endpoint."""
 
     @property
-    def replica_id(self) -> str: ...
+    def replica_id(self) -> str:
+        """Which one it is among those tried."""
+        ...
+
     @property
     def slots(self) -> int:
         """Requests it works on at once, as many times as its weight says: what its load is measured by."""
         ...
 
     @property
-    def weight(self) -> int: ...
+    def weight(self) -> int:
+        """How often it is picked among equals, against the others' weights."""
+        ...
+
     @property
-    def draining(self) -> bool: ...
+    def draining(self) -> bool:
+        """It finishes what it has and takes nothing new."""
+        ...
+
     @property
     def silent(self) -> bool:
         """Nothing is heard of its machine: its engine may answer, or be gone."""
@@ -33,7 +42,9 @@ class Candidate(Protocol):
         ...
 
     @property
-    def breaker(self) -> Breaker: ...
+    def breaker(self) -> Breaker:
+        """What this gateway saw of it, and whether it may be asked."""
+        ...
 
 
 C = TypeVar("C", bound=Candidate)

@@ -7,10 +7,12 @@ import fcntl
 import os
 from pathlib import Path
 
+from libs.runtime.cannot_start import CannotStart
+
 from . import durable
 
 
-class FolderInUse(Exception):
+class FolderInUse(CannotStart):
     """Another process works on the folder."""
 
 

@@ -70,7 +70,7 @@ class Part:
         self._out.close()
 
     def resume(self, progress: Callable[[int], None], cancelled: threading.Event) -> None:
-        """Sum what an earlier download left."""
+        """Sum what an earlier download left; ``progress`` is told the bytes so far. Raises Cancelled once it is."""
         buffer = memoryview(bytearray(BLOCK))
         self._out.seek(0)
         while count := self._out.readinto(buffer):

@@ -89,23 +89,29 @@ class Prometheus:
 
     @property
     def health_path(self) -> str:
+        """Where vLLM, SGLang and llama.cpp all have it."""
         return "/health"
 
     @property
     def metrics_path(self) -> str | None:
+        """Where Prometheus looks by itself."""
         return "/metrics"
 
     def readings(self, page: str) -> Readings:
+        """The figures it has under the names in ``metrics``; those that are not there are unknown."""
         return read(page, self.metrics)
 
     @property
     def generates(self) -> bool:
+        """It generates text."""
         return True
 
     def environment(self, wanted: ShardWanted, place: Place) -> dict[str, str]:
+        """None: what every engine gets is enough."""
         return {}
 
     def offload(self, output: Sequence[str]) -> Offload:
+        """Nothing: its output does not tell."""
         return Offload()
 
 

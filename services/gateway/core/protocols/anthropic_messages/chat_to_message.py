@@ -46,6 +46,7 @@ class MessageShape(msgspec.Struct, frozen=True):
 
     @property
     def without(self) -> frozenset[Sort]:
+        """Sorts of blocks that are left out of the answer."""
         return frozenset() if self.thinks else _HIDDEN
 
 

@@ -78,6 +78,7 @@ class Tools:
         self.functions = {name: tool for name, tool in self.functions.items() if name in names}
 
     def in_namespace(self, namespace: str) -> set[str]:
+        """The names, as the engine knows them, of the functions in a namespace; empty where none is offered in it."""
         return self._spaces.get(namespace, set())
 
 
