@@ -15,6 +15,7 @@ ENGINES: dict[str, Traits] = {
         splits="layers",
         memory="slots",
         key_variable="LLAMA_API_KEY",
+        stop_field="verbose",
         arguments=llamacpp.ARGUMENTS,
         variables=Variables(families=("GGML_", "LLAMA_"), options_as="LLAMA_ARG_"),
     ),

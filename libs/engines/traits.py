@@ -90,5 +90,7 @@ class Traits:
     key_variable: str | None = None
     """The environment variable that carries its API key: a command line can be read by everyone. None: it knows no
     keys, and who reaches its port may use it."""
+    stop_field: str | None = None
+    """The field of a request that must be true for it to say which stop sequence was met. None: it says so unasked."""
     arguments: Arguments = Arguments()
     variables: Variables = Variables()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from libs.engines import traits_of
 from services.gateway.adapters.upstream import Connection, UpstreamFailure
 from services.gateway.admission.request import InferenceRequest
 from services.gateway.cluster.views import Routes, Target
@@ -28,8 +29,6 @@ from .metering import EngineRequest, Meter
 from .prompt_count import PromptCount
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-_NAME_STOP_SEQUENCE = {"verbose": b"true"}
-"""llama.cpp's field with which it says which stop sequence was met; others say so unasked."""
 
 
 class Relay:
@@ -73,8 +72,9 @@ class Relay:
     async def _ask(self, request: InferenceRequest, meter: Meter, sent: EngineRequest) -> None:
         operation, parsed, target = request.operation, request.parsed, sent.target
         body = sent.body
-        if operation is MESSAGES and parsed.stop and target.endpoint.engine == "llamacpp":
-            body = edited(body, _NAME_STOP_SEQUENCE)
+        stop_field = traits_of(target.endpoint.engine).stop_field
+        if operation is MESSAGES and parsed.stop and stop_field is not None:
+            body = edited(body, {stop_field: b"true"})
         further: tuple[str, bytes] | None = (operation.engine_path, body)
         while further is not None:
             async with self._dispatcher.connection(target, request, *further) as connection:
