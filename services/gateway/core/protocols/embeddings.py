@@ -10,7 +10,7 @@ from __future__ import annotations
 import array
 import base64
 import sys
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -19,6 +19,7 @@ from services.gateway.core.json.fields import (
     unmappable,
     wrong,
 )
+from services.gateway.core.request import inputs
 from services.gateway.core.request.body import Body
 from services.gateway.core.sse.events import BadStream
 
@@ -42,21 +43,8 @@ def wanted(body: Json) -> Wanted:
         raise wrong("dimensions", dimensions, "a whole number above 0")
     if body.get("input") in (None, "", []):
         raise unmappable("input", "send the text to embed, or a list of texts; nothing was found")
-    _check(body["input"])
+    inputs.check(body["input"])
     return Wanted(chosen or "float", dimensions)
-
-
-def _check(given: Any) -> None:
-    """A text, or a list of texts, token ids or lists of them; an engine's own objects (an image, say) pass."""
-    if not isinstance(given, list):
-        if not isinstance(given, str):
-            raise wrong("input", given, "a text or a list of texts")
-        return
-    for n, item in enumerate(given):
-        if isinstance(item, bool) or not isinstance(item, str | int | list | dict):
-            raise wrong(f"input.{n}", item, "a text or token ids")
-        if isinstance(item, list) and not all(isinstance(token, int) for token in item):
-            raise wrong(f"input.{n}", item, "token ids only")
 
 
 def request(body: Body) -> tuple[Wanted, Body]:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, cast
 
 import msgspec
 
 from services.gateway.core.faults import Fault, bad_body, too_deep
-from services.gateway.core.json.fields import Json, decoded
+from services.gateway.core.json.fields import Json, decoded, text
 from services.gateway.core.json.lossless import ABSENT, encoded, present, repaired
 from services.gateway.core.json.lossless import decoded as decoded_value
 
-from . import messages
+from . import inputs, messages
 
 _Answers = Annotated[int, msgspec.Meta(ge=1, le=128)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -200,7 +200,13 @@ class ParsedRequest(msgspec.Struct):
 
 _parsed = msgspec.json.Decoder(ParsedRequest)
 _fields = msgspec.json.Decoder(_Object)
-_prompt = msgspec.json.Decoder(str | list[str | int | list[int]])
+_CHECKS: dict[str, Callable[[msgspec.Raw], object]] = {
+    "messages": messages.check,
+    "prompt": msgspec.json.Decoder(str | list[str | int | list[int]]).decode,
+    "input": lambda value: inputs.check(decoded_value(value)),
+    "query": lambda value: text(decoded_value(value), "query"),
+}
+"""What engines expect in each field that holds the text. Each raises Fault, or msgspec's errors about a value in it."""
 _AT = re.compile(r" - at `\$\.?(.*)`$")
 _INDEX = re.compile(r"\[([0-9]+)\]")
 _MISSING = re.compile(r"missing required field `(.+?)`")
@@ -209,7 +215,7 @@ _MISSING = re.compile(r"missing required field `(.+?)`")
 def parse(body: Body, content: str | None, translated: bool = False) -> ParsedRequest:
     """The request in ``body``, whose text is in the field ``content`` (``messages``, ``prompt``, ...; None: in any).
 
-    What was ``translated`` here has messages of our own, which are not looked at again. Raises Fault (400) naming
+    What was ``translated`` here was looked at there, and is not again. Raises Fault (400) naming
     the field that is wrong.
     """
     try:
@@ -229,10 +235,7 @@ def parse(body: Body, content: str | None, translated: bool = False) -> ParsedRe
         raise bad_body(f"Missing required parameter: '{content}'.", param=content, code="missing_required_parameter")
     if not translated:
         try:
-            if content == "messages":
-                messages.check(value)
-            elif content == "prompt":
-                _prompt.decode(value)
+            _CHECKS[content](value)
         except msgspec.ValidationError as error:
             raise _named(str(error), content) from None
         except msgspec.DecodeError as error:
