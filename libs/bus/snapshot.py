@@ -19,6 +19,7 @@ import msgspec
 
 import libs.events
 from libs.events import BadPayload, UnknownTag
+from libs.events.times import rfc3339
 
 from .follow import Place
 
@@ -161,7 +162,7 @@ class Snapshot(Generic[S]):
             return ""
         if now - note.at > TOLD_FOR:
             return ""
-        return f"{note.why}, noticed on {note.at:%Y-%m-%d %H:%M}: what was said after that is gone"
+        return f"{note.why}, noticed on {rfc3339(note.at)}: what was said after that is gone"
 
     def write(self, data: bytes, path: Path | None = None) -> None:
         """Whole or not at all, whenever the process ends. A disk that is full costs the cache, nothing else."""

@@ -18,6 +18,7 @@ from libs.events.questions import (
     UsageAnswer,
 )
 from libs.events.refusal import Refused
+from libs.events.times import rfc3339
 
 from .adapters.postgres import NAMES, Ledger, PostgresAway
 from .core.pages import PageCursor, budgets_page, tenancy_page
@@ -70,7 +71,7 @@ class Questions:
             raise Refused.one("by", f"usage cannot be asked by {question.by!r}; ask by one of {', '.join(NAMES)}")
         since, until = _utc(question.since), _utc(question.until)
         if since is not None and until is not None and since >= until:
-            raise Refused.one("until", f"{until.isoformat()} is not after {since.isoformat()}: nothing lies between")
+            raise Refused.one("until", f"{rfc3339(until)} is not after {rfc3339(since)}: nothing lies between")
         try:
             rows = await self._ledger.usage(question.by, since, until, question.after, MAX_ROWS)
         except PostgresAway as why:

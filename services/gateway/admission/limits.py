@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from libs.events.times import rfc3339
 from libs.events.views import KeyView
 from services.gateway.cluster.gossip import Gossip
 from services.gateway.core import faults
@@ -125,7 +126,7 @@ def headers(levels: list[_Level], protocol: Protocol, now: datetime) -> Headers:
         name = "x-ratelimit-{what}-{unit}"
         if protocol == "anthropic":
             name = "anthropic-ratelimit-{unit}-{what}"
-            reset = (now + timedelta(seconds=nearest.reset_s)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            reset = rfc3339(now + timedelta(seconds=nearest.reset_s))
         for what, value in (("limit", str(nearest.limit)), ("remaining", str(nearest.left)), ("reset", reset)):
             lines.append((name.format(what=what, unit=unit).encode(), value.encode()))
     return lines

@@ -22,6 +22,7 @@ from libs.events.library import (
 )
 from libs.events.model import ModelDefined, ModelRemoved
 from libs.events.refusal import Refused
+from libs.events.times import rfc3339
 from libs.events.views import LibraryEntry
 
 from .source import parse_source
@@ -165,7 +166,7 @@ def _import(state: State, command: ImportVersion, now: datetime) -> Event | None
             return None
         raise Refused.one(
             "name",
-            f"{command.name} is being imported from {other.source} since {other.since:%Y-%m-%d %H:%M} UTC: wait for "
+            f"{command.name} is being imported from {other.source} since {rfc3339(other.since)}: wait for "
             f"it, or `llmgw library cancel {command.name}`",
         )
     return ImportStarted(at=now, name=command.name, source=command.source, licence=command.licence)

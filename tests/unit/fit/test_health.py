@@ -23,7 +23,7 @@ def gpu(*problems: str) -> Gpu:
     ("said", "expected"),
     [
         ("XID 79: the card has fallen off the bus; restart the machine", "out"),
-        ("it reported XID 48 (an error in its memory that could not be corrected) at 12:00:00 UTC", "suspect"),
+        ("it reported XID 48 (an error in its memory that could not be corrected) at 2026-11-29T12:00:00Z", "suspect"),
         ("XID 13: a program computed an invalid address", "note"),
         ("XID 999: something new", "suspect"),
         ("its power limit is 300 of 700 W", "slow"),

@@ -302,7 +302,7 @@ def test_the_words_for_a_person_carry_the_figures(world: World) -> None:
     fleet(world, 10)
     hear(world, nothing=True)
     world.wait(10)
-    assert silence.why_paused(world.state).startswith("10 of 10 machines fell silent together at 12:00:")
+    assert silence.why_paused(world.state).startswith("10 of 10 machines fell silent together at 2026-11-29T12:00:")
 
 
 # agents that begin anew

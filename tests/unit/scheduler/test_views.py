@@ -92,7 +92,7 @@ def test_a_node_shows_its_state_and_what_is_free() -> None:
     world.wait(12)
     lost = node_view(world.state, world.state.facts.machines["cpu-1"])
     assert lost.state == "lost"
-    assert lost.reason.startswith("nothing is heard of it since 2026-11-29 12:00:")
+    assert lost.reason.startswith("nothing is heard of it since 2026-11-29T12:00:")
 
 
 def seen(world: World, machine_id: str) -> NodeView:
@@ -201,7 +201,7 @@ def test_the_state_of_a_model_in_a_word() -> None:
     world.wait(8)
     waiting = model_view(world.state, world.model())
     assert waiting.state == "waiting"
-    assert waiting.reason.startswith("the next try is at 12:")
+    assert waiting.reason.startswith("the next try is at 2026-11-29T12:")
     world.wait(400)
     parked = model_view(world.state, world.model())
     assert parked.state == "parked"

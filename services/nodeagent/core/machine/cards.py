@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from libs.events.machine import Gpu, GpuWear
+from libs.events.times import rfc3339
 
 MIG_EMPTY = "it is in MIG mode and no instance is carved: nothing can run on it until one is, or MIG is turned off"
 
@@ -62,7 +63,7 @@ def wear_problems(wear: GpuWear | None, now: datetime) -> tuple[str, ...]:
     at = wear.last_xid_at
     if wear.last_xid in SERIOUS_XIDS and at is not None and now - at < timedelta(seconds=SUSPECT_S):
         problems.append(
-            f"it reported XID {wear.last_xid} ({xid_text(wear.last_xid)}) at {at:%H:%M:%S} UTC "
+            f"it reported XID {wear.last_xid} ({xid_text(wear.last_xid)}) at {rfc3339(at)} "
             f"and is left out until {SUSPECT_S // 60} minutes have passed without another"
         )
     return tuple(problems)

@@ -10,6 +10,7 @@ from libs.events.library import LibraryVersion
 from libs.events.machine import Gpu
 from libs.events.model import Profile
 from libs.events.sources import of_library
+from libs.events.times import rfc3339
 from libs.fit import Need
 from libs.fit.health import in_words, usable
 from libs.fit.memory import GIB
@@ -62,7 +63,7 @@ def node(q: Query) -> str | None:
     """It is there, has joined, and takes work."""
     machine = q.machine
     if machine.lost_at is not None:
-        return f"is lost since {machine.lost_at:%Y-%m-%d %H:%M:%S} UTC"
+        return f"is lost since {rfc3339(machine.lost_at)}"
     if not machine.joined:
         return "has only just registered"
     if machine.mode != "open":

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from libs.events import Event
 from libs.events.system import PlacingPaused, PlacingResumed
+from libs.events.times import rfc3339
 from services.scheduler.core.inputs.heartbeats import (
     LOST_AFTER_MS,
     QUIET_AFTER_MS,
@@ -109,6 +110,6 @@ def why_paused(state: State) -> str:
     if paused is None:
         return ""
     return (
-        f"{paused.silent} of {paused.of} machines fell silent together at {paused.at:%H:%M:%S} UTC: each may be silent "
+        f"{paused.silent} of {paused.of} machines fell silent together at {rfc3339(paused.at)}: each may be silent "
         f"for {TOGETHER_MS // 1000} s before what runs on it is placed anew"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from libs.events.times import rfc3339
 from libs.events.views import (
     ModelView,
     ReplicaView,
@@ -49,7 +50,7 @@ def _model_state(state: State, model: Model, replicas: list[Replica], ready: int
     elif model.unplaced is not None:
         why = model.unplaced.summary
     elif model.failures and model.retry_at is not None and not any(r.phase == "placed" for r in replicas):
-        why = f"the next try is at {model.retry_at:%H:%M:%S} UTC, after: {model.last_failure}"
+        why = f"the next try is at {rfc3339(model.retry_at)}, after: {model.last_failure}"
     elif (state.starting or state.leaving) and sum(r.phase in ("placed", "ready") for r in replicas) < wanted:
         why = "it waits for its turn: other replicas are starting or leaving"
     if ready:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from libs.events.questions import RackPower
+from libs.events.times import rfc3339
 from libs.events.views import NodeView
 from services.scheduler.core.placement.capacity import Capacity
 from services.scheduler.core.placement.power import watts_of
@@ -64,7 +65,7 @@ def node_state(state: State, machine: Machine) -> str:
 def _reason(state: State, machine: Machine) -> str:
     reasons = [machine.reason] if machine.reason else []
     if machine.lost_at is not None:
-        reasons.insert(0, f"nothing is heard of it since {machine.lost_at:%Y-%m-%d %H:%M:%S} UTC")
+        reasons.insert(0, f"nothing is heard of it since {rfc3339(machine.lost_at)}")
     if machine.mode in ("drained", "lent"):
         reasons += _left(state, machine)
     return "; ".join(reasons)
