@@ -48,6 +48,11 @@ BREAKERS_OPEN = Gauge(
 SPOOL_BACKLOG = Gauge(
     "llmgw_gateway_spool_backlog_bytes", "Usage written down and not yet published.", multiprocess_mode="livesum"
 )
+SPOOL_UNREADABLE = Gauge(
+    "llmgw_gateway_spool_unreadable_lines",
+    "Lines of the usage spool that could not be read back and are kept in its file unreadable.",
+    multiprocess_mode="livesum",
+)
 IMPLAUSIBLE = Counter(
     "llmgw_gateway_implausible_usage_total",
     "Answers whose engine said it used what cannot be; counted here.",

@@ -10,6 +10,8 @@ Two files of a gateway's data directory keep every request accountable through `
   is updated before each write to the client, so that an answer cut by a kill counts at least what the client got
   and at most what the engine made.
 
+What cannot be read back, because the disk changed it, is set aside in a file beside them, ``unreadable``.
+
 Positions are bytes since the beginning of the spool, plus the microsecond it was made: a spool that was lost and
 made anew never repeats a position that was already counted.
 """
@@ -127,6 +129,9 @@ class Spool:
         self.counted: int | None = None
         """Up to where the ledger has what is here; None: not known. What it does not have is kept, within the bound."""
         self._rows = memoryview(self._table).cast("Q")
+        self._aside = directory / "unreadable"
+        self._set_aside = self._read_aside()
+        """Positions of the lines in it."""
         self.cut = self._recover()
         """Requests that were in flight when this gateway died."""
 
@@ -145,6 +150,13 @@ class Spool:
     def full(self) -> bool:
         """As many requests are in flight as one worker takes."""
         return not self._free
+
+    @property
+    def unreadable(self) -> int:
+        """Lines that were set aside because they could not be read, until somebody removes their file."""
+        if self._set_aside and not self._aside.exists():
+            self._set_aside.clear()
+        return len(self._set_aside)
 
     @property
     def backlog_bytes(self) -> int:
@@ -249,23 +261,60 @@ class Spool:
         while self._acked < self._end or self._promised > self._acked:
             end = self._promised
             data = self._read(self._acked, end - self._acked if end > self._acked else READ_BYTES)
-            data = data[: data.rfind(b"\n") + 1]
+            data, torn = data[: data.rfind(b"\n") + 1], data[data.rfind(b"\n") + 1 :]
             if not data:
                 following = min((start for start in self._segments if start > self._acked), default=None)
                 if following is None:
                     return None
                 log.error("%d bytes of the usage spool were lost with the machine's power", following - self._acked)
+                if torn:
+                    self._put_aside(self._acked, torn)
                 self._acked_to(following)
                 continue
             end = self._acked + len(data)
-            lines = [line for line in data.split(b"\n") if line.startswith(b"C")]
-            records = tuple(record for line in lines if (record := _decoded(_closed, line)) is not None)
+            records = self._records(data)
             if not records:
                 self._acked_to(end)
                 continue
             self._save_checkpoint(self._acked, end)
             return Batch(records, end)
         return None
+
+    def _records(self, data: bytes) -> tuple[RequestRecord, ...]:
+        """Those in whole lines that begin at what was published last; what cannot be read is set aside. Raises
+        OSError."""
+        records = []
+        position = self._acked
+        for line in data.split(b"\n")[:-1]:
+            if line.startswith(b"C"):
+                record = _decoded(_closed, line)
+                if record is None:
+                    self._put_aside(position, line)
+                else:
+                    records.append(record)
+            elif not line.startswith((b"O", b"P", b"#")):
+                log.error("a line of the usage spool cannot be read: it is of no kind that is written there")
+                self._put_aside(position, line)
+            position += len(line) + 1
+        return tuple(records)
+
+    def _put_aside(self, position: int, line: bytes) -> None:
+        """Keep a line that cannot be read, once, behind its position. Raises OSError."""
+        if position in self._set_aside:
+            return
+        fd = os.open(self._aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(fd, b"%d %s\n" % (position, line))
+        finally:
+            os.close(fd)
+        self._set_aside.add(position)
+
+    def _read_aside(self) -> set[int]:
+        try:
+            lines = self._aside.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return set()
+        return {int(position) for line in lines if (position := line.partition(b" ")[0]).isdigit()}
 
     def published(self, end: int, sequence: int) -> None:
         """The batch that ends there is a message of USAGE. Raises OSError.
@@ -326,12 +375,16 @@ class Spool:
     def _recover(self) -> int:
         """Close what an earlier process left open, with what its client had got so far."""
         open_lines: dict[str, tuple[int, Opened]] = {}
+        unreadable: dict[int, bytes] = {}
         for start in self._segments:
             position = start
             with self._path(start).open("rb") as segment:
                 for line in segment:
-                    if line.startswith(b"O") and (opened := _decoded(_opened, line)) is not None:
-                        open_lines[opened.request_id] = (position, opened)
+                    if line.startswith(b"O"):
+                        if (opened := _decoded(_opened, line)) is not None:
+                            open_lines[opened.request_id] = (position, opened)
+                        else:
+                            unreadable[position] = line.rstrip(b"\n")
                     elif line.startswith(b"C") and (closed := _decoded(_closed, line)) is not None:
                         open_lines.pop(closed.request_id, None)
                     elif line.startswith(b"P"):
@@ -348,6 +401,8 @@ class Spool:
                 counted[opened.slot] = position
         for slot in range(SLOTS):
             if slot not in counted:
+                if (line := unreadable.get(self._rows[2 * slot])) is not None:
+                    self._put_aside(self._rows[2 * slot], line)
                 self._rows[2 * slot] = self._rows[2 * slot + 1] = 0
         self._open_at.update(counted)
         self._free = [slot for slot in range(SLOTS - 1, -1, -1) if slot not in counted]

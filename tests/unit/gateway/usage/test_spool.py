@@ -151,6 +151,35 @@ def test_a_line_that_was_not_finished_is_cut_off(tmp_path: Path) -> None:
     spool.close()
 
 
+def test_what_cannot_be_read_is_set_aside_and_counted_until_it_was_seen_to(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MIB)
+    for name in ("a", "b", "c", "d"):
+        spool.closed(spool.opened(opened(name)), closed(name))
+    spool.opened(opened("e"))
+    killed(spool)
+    segment = next(tmp_path.glob("*.log"))
+    damaged = [b'C{"request_id":"b', b'C{"request_id":"c', b'O{"request_id":"e']
+    data = segment.read_bytes()
+    for line, spoiled in zip(damaged, (b'C["request_id":"b', b'\r{"request_id":"c', b'O["request_id":"e'), strict=True):
+        assert data.count(line) == 1
+        data = data.replace(line, spoiled)
+    segment.write_bytes(data)
+    for _ in range(2):
+        spool = Spool(tmp_path, MIB)
+        read = {record.request_id for record in drain(spool) if record.status == "ok"}
+        spool.batch()
+        assert spool.unreadable == 3
+        killed(spool)
+        if read:
+            assert read == {"a", "d"}
+    kept = tmp_path.joinpath("unreadable").read_bytes()
+    assert all(kept.count(b'"request_id":"%s' % name) == 1 for name in (b"b", b"c", b"e"))
+    (tmp_path / "unreadable").unlink()
+    spool = Spool(tmp_path, MIB)
+    assert (spool.unreadable, drain(spool)) == (0, [])
+    spool.close()
+
+
 def test_old_segments_go_when_nothing_in_them_is_needed(tmp_path: Path) -> None:
     spool = Spool(tmp_path, MIB, segment_bytes=2000)
     long = spool.opened(opened("long"))
