@@ -25,7 +25,7 @@ from libs.events import (
     subject_of,
     tag_of,
 )
-from libs.events.commands import Outcome
+from libs.events.commands import Outcome, Problem
 
 from .asking import answerer, ask
 from .delivery import ACTOR, CAUSE, MESSAGE_ID, REPLY, TYPE, Delivery, check_subject, command_subject
@@ -219,9 +219,13 @@ class Bus:
         return follower.open()
 
     async def work(self, durable: str, handler: Callable[[list[Delivery]], Awaitable[None]], batch: int = 64) -> Worker:
-        """Work through a durable consumer of the topology. See Worker for what a handler may raise."""
+        """Work through a durable consumer of the topology. See Worker for what a handler may raise. A command that
+        cannot be read is refused, so that its sender need not wait."""
         consumer = CONSUMERS[durable]
-        worker = Worker(self.transport, consumer.stream, durable, handler, batch, consumer.ack_wait_s, self.fail)
+        on_unread = self._refuse_unread if consumer.stream == "COMMANDS" else None
+        worker = Worker(
+            self.transport, consumer.stream, durable, handler, batch, consumer.ack_wait_s, self.fail, on_unread
+        )
         self._tasks.append(worker)
         return worker.open()
 
@@ -320,6 +324,18 @@ class Bus:
         """Tell whoever sent a command what became of it."""
         if inbox := delivery.headers.get(REPLY):
             await self.reply(inbox, outcome)
+
+    async def _refuse_unread(self, raw: RawMessage, why: str) -> None:
+        if not (inbox := raw.headers.get(REPLY)):
+            return
+        message = (
+            f"{self.identity} cannot read the command {raw.headers.get(TYPE, 'without a type')}: {why}. It is older "
+            f"than what sent the command: update {self.identity}, then send it again"
+        )
+        problem = Problem(path="", message=message)
+        command_id = raw.headers.get(MESSAGE_ID, "")
+        refusal = Outcome(command_id=command_id, status="refused", message=message, problems=(problem,))
+        await self.reply(inbox, refusal)
 
     async def _inbox_for_outcomes(self) -> str:
         if self._outcome_inbox is None:

@@ -49,7 +49,9 @@ class Worker:
         batch: int,
         ack_wait_s: float,
         fail: Callable[[str], None],
+        on_unread: Callable[[RawMessage, str], Awaitable[None]] | None = None,
     ) -> None:
+        """``on_unread`` is told of what cannot be read, and why, when it was parked."""
         self._transport = transport
         self._stream = stream
         self._durable = durable
@@ -57,6 +59,7 @@ class Worker:
         self._batch = batch
         self._ack_wait_s = ack_wait_s
         self._fail = fail
+        self._on_unread = on_unread
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -114,6 +117,8 @@ class Worker:
                 good.append(Delivery.of(raw))
             except (BadPayload, UnknownTag) as error:
                 await self._park(raw, str(error))
+                if self._on_unread is not None:
+                    await self._on_unread(raw, str(error))
         if not good:
             return
         try:

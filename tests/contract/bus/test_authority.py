@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 from libs.bus import AskFailed, Authority, Bus, Snapshot
+from libs.bus.delivery import MESSAGE_ID, REPLY, TYPE
 from libs.bus.snapshot import Found
-from libs.events import Event, Question, state_hash, subject_of, tag_of
-from libs.events.commands import CordonNode, Problem, UncordonNode
+from libs.events import Event, Question, decode_as, state_hash, subject_of, tag_of
+from libs.events.commands import CordonNode, Outcome, Problem, UncordonNode
 from libs.events.node import NodeCordoned, NodeDrained, NodeUncordoned
 from libs.events.questions import Examined, ExamineScheduler, ListNodes, SchedulerStanding, Standing
 from libs.events.refusal import Refused
@@ -476,3 +477,33 @@ async def test_who_cannot_lead_leaves_commands_to_one_that_can(open_bus: Open) -
     assert {one.status for one in outcomes} == {"done"}
     await older.stop()
     await newer.stop()
+
+
+@pytest.mark.parametrize(
+    ("tag", "change", "why"),
+    [
+        ("cmd.scheduler.cordon_node.v99", {}, "no contract is registered for the tag 'cmd.scheduler.cordon_node.v99'"),
+        ("cmd.scheduler.cordon_node.v1", {"reason": 5}, "Expected `str`, got `int` - at `$.reason`"),
+    ],
+)
+async def test_a_command_the_owner_cannot_read_is_refused_at_once(
+    open_bus: Open, tag: str, change: dict[str, Any], why: str
+) -> None:
+    """Its sender is newer: an unknown tag, or a value the owner does not know."""
+    bus, operator = await open_bus("scheduler"), await open_bus("operator")
+    leader = authority(bus, "s1")
+    await leader.start()
+    await eventually(lambda: leader.leading)
+    heard: asyncio.Queue[bytes] = asyncio.Queue()
+    command = CordonNode(machine_id="n1", reason="x")
+    headers = {MESSAGE_ID: "c-1", TYPE: tag, REPLY: await operator.inbox(heard.put)}
+    payload = msgspec.json.encode(msgspec.to_builtins(command) | {"type": tag} | change)
+    await operator.transport.store(subject_of(command), payload, headers)
+    async with asyncio.timeout(5):
+        outcome = decode_as(Outcome, await heard.get())
+    assert (outcome.command_id, outcome.status) == ("c-1", "refused")
+    assert outcome.message.startswith(f"scheduler cannot read the command {tag}: ")
+    assert why in outcome.message
+    assert outcome.message.endswith("It is older than what sent the command: update scheduler, then send it again")
+    assert await bus.transport.last("PARKED", "llmgw.dlq.COMMANDS.cmd-scheduler") is not None
+    await leader.stop()
