@@ -9,6 +9,7 @@ import pytest
 from libs.events import state_hash
 from libs.events.commands import GiveErrand
 from libs.events.machine import MachineErrandEnded
+from libs.events.model import ModelUnplaced
 from libs.events.node import Errand, NodeErrandGiven
 from libs.events.replica import ReplicaFailed, ReplicaReady
 from libs.events.shard import ShardFailed, ShardStarting
@@ -55,6 +56,16 @@ def test_an_errand_stands_until_the_machine_says_how_it_ended(world: World) -> N
     assert open_on(world) == [(number + 1, "remove_weights")]
     ends(world, number)
     assert world.command(asked(kind="restart_agent")) is not None
+
+
+def test_for_what_only_views_show_nothing_that_lacks_room_is_looked_at_again(world: World) -> None:
+    world.define(model_spec("big", gpu_profile()))
+    changed = world.state.capacity_changed
+    world.settle()
+    assert [event.model for event in world.events(ModelUnplaced)] == ["big"]
+    world.command(asked(kind="restart_agent"))
+    ends(world, world.state.position)
+    assert world.state.capacity_changed == changed < world.state.position
 
 
 def test_what_cannot_be_asked_is_refused_with_the_reason(world: World) -> None:

@@ -51,6 +51,9 @@ SUBJECTS = (*(plane("evt", aggregate) for aggregate in AGGREGATES), elected("sch
 OWNS = ("model", "node", "replica", "scheduler", "system")
 """Aggregates only a scheduler writes: one among them that cannot be read comes from a newer scheduler."""
 
+NOTES = (ModelUnplaced,)
+"""Events of models and replicas that only views show: models that lack room need not be looked at again for them."""
+
 
 def evolve(state: State, event: Event, position: int) -> State:
     """The state after ``event``, which stands at ``position`` in EVENTS. Changes and returns ``state``.
@@ -61,7 +64,7 @@ def evolve(state: State, event: Event, position: int) -> State:
     fold = _FOLDS.get(type(event))
     if fold is not None:
         fold(state, event, position)
-        if isinstance(event, ModelEvent | ReplicaEvent) and not isinstance(event, ModelUnplaced):
+        if isinstance(event, ModelEvent | ReplicaEvent) and not isinstance(event, NOTES):
             # Whose room may be taken, and whose is coming back, depends on what models and replicas are.
             state.capacity_changed = position
         if isinstance(event, ModelEvent | ReplicaEvent | ShardEvent):
@@ -100,6 +103,9 @@ def _touch_machine(state: State, machine_id: str, position: int) -> None:
 
 
 def _node(change: Callable[[Machine, Any], None]) -> Callable[[State, Any, int], None]:
+    """For a change of whether, or for whom, a machine has room. What only views show of a machine has a fold of its
+    own, as ``operations.given``."""
+
     def fold(state: State, event: Any, position: int) -> None:
         machine = state.facts.machines.get(event.machine_id)
         if machine is None:
