@@ -401,8 +401,8 @@ class Spool:
                 counted[opened.slot] = position
         for slot in range(SLOTS):
             if slot not in counted:
-                if (line := unreadable.get(self._rows[2 * slot])) is not None:
-                    self._put_aside(self._rows[2 * slot], line)
+                if (lost := unreadable.get(self._rows[2 * slot])) is not None:
+                    self._put_aside(self._rows[2 * slot], lost)
                 self._rows[2 * slot] = self._rows[2 * slot + 1] = 0
         self._open_at.update(counted)
         self._free = [slot for slot in range(SLOTS - 1, -1, -1) if slot not in counted]

@@ -59,7 +59,7 @@ def test_an_errand_stands_until_the_machine_says_how_it_ended(world: World) -> N
 
 
 def test_for_what_only_views_show_nothing_that_lacks_room_is_looked_at_again(world: World) -> None:
-    world.define(model_spec("big", gpu_profile()))
+    world.define(model_spec("big", 1, gpu_profile()))
     changed = world.state.capacity_changed
     world.settle()
     assert [event.model for event in world.events(ModelUnplaced)] == ["big"]
