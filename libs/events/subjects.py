@@ -11,7 +11,7 @@ import re
 from .contract import Contract, tag_of
 
 ROOT = "llmgw"
-_PLAIN = re.compile(r"[A-Za-z0-9_-]")
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def encode_token(text: str) -> str:
@@ -21,7 +21,7 @@ def encode_token(text: str) -> str:
     """
     if not text:
         raise ValueError("an empty text cannot stand in a subject")
-    return "".join(c if _PLAIN.match(c) else "".join(f"={b:02X}" for b in c.encode()) for c in text)
+    return _NOT_PLAIN.sub(lambda found: "".join(f"={b:02X}" for b in found[0].encode()), text)
 
 
 def decode_token(token: str) -> str:
