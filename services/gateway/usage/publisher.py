@@ -12,7 +12,7 @@ from libs.bus import Bus, BusAway, BusError
 from libs.events import subject_of
 from libs.events.usage import UsageBatch
 
-from .spool import Spool
+from .spool import READ_BYTES, Spool
 
 log = logging.getLogger("llmgw.gateway")
 
@@ -22,7 +22,8 @@ AGAIN_S = 0.5
 
 
 class Publisher:
-    """Publishes what a spool holds until it is empty, then looks again every quarter of a second.
+    """Publishes what a spool holds every quarter of a second, and at once what is more than one message takes: each
+    is a write of the stream and a transaction of the ledger.
 
     The message id is made from the gateway and the position, and a stretch is promised before it is sent: sent
     again after a crash it is the same message and is stored once. Where the stream has forgotten what it took last,
@@ -90,7 +91,7 @@ class Publisher:
                 complained = False
             elif stopping:
                 return
-            else:
+            if batch is None or self._spool.backlog_bytes < READ_BYTES:
                 await self._pause(EVERY_S)
 
     async def _look(self) -> None:
