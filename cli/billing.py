@@ -77,6 +77,7 @@ async def set_price(
     type=click.Choice(["org", "team", "project", "key", "model"]),
     default="model",
     show_default=True,
+    help="What each line is about.",
 )
 @click.option("--since", type=PAST, help="From this time on.  [default: everything]")
 @click.option("--until", type=PAST, help="Up to before this time.")

@@ -101,4 +101,8 @@ def identities(directory: Path, added: tuple[str, ...], removed: tuple[str, ...]
             (directory / "node" / f"{node_identity(machine_id)}.nk").unlink(missing_ok=True)
     except (BadSecret, OSError, ValueError) as error:
         raise Failed(f"the identities in {directory} cannot be made: {error}") from None
-    out.result({"identities": keys}, [f"{name}: {key}" for name, key in keys.items()])
+    lines = [f"{name}: {key}" for name, key in keys.items()]
+    if removed:
+        reload = "send it SIGHUP (`sudo systemctl kill --signal=HUP nats-server`)"
+        lines.append(f"{', '.join(removed)}: locked out once nats-server has read {users} anew: {reload}")
+    out.result({"identities": keys}, lines)

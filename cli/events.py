@@ -118,7 +118,10 @@ def says_something(verdicts: VerdictBatch) -> bool:
 
 @event.command("show")
 @click.argument("sequence", type=click.IntRange(1))
-@click.option("--stream", type=click.Choice(["EVENTS", "USAGE", "PARKED"]), default="EVENTS", show_default=True)
+@click.option(
+    "--stream", type=click.Choice(["EVENTS", "USAGE", "PARKED"]), default="EVENTS", show_default=True,
+    help="Where it is; PARKED: messages that could not be handled.",
+)  # fmt: skip
 @on_cluster
 async def show_event(cluster: Cluster, sequence: int, stream: str) -> None:
     """One message as it is on the log, with its headers."""

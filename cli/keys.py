@@ -79,7 +79,13 @@ async def list_keys(cluster: Cluster) -> None:
 @click.argument("project", metavar="ORG/TEAM/PROJECT", shell_complete=completed(projects))
 @click.option("--name", default="", help="For people.")
 @click.option(
-    "--role", "roles", multiple=True, type=click.Choice(get_args(Role)), default=("client",), show_default=True
+    "--role",
+    "roles",
+    multiple=True,
+    type=click.Choice(get_args(Role)),
+    default=("client",),
+    show_default=True,
+    help="What it may do: `client` asks models, `admin` sends commands over HTTP; may be repeated.",
 )
 @click.option("--expires", type=FUTURE, help="When it stops working: 30d from now, or a date.")
 @allowance_options

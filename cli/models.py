@@ -89,7 +89,7 @@ async def show(cluster: Cluster, name: str) -> None:
 
 @model.command("define")
 @click.argument("name", metavar="MODEL")
-@click.option("--engine", required=True, type=click.Choice(list(ENGINES)))
+@click.option("--engine", required=True, type=click.Choice(list(ENGINES)), help="What runs it.")
 @click.option(
     "--source", metavar="library:NAME[@VERSION]|file:/PATH|hf:ORG/NAME@COMMIT", help="Weights. Only `sim` needs none."
 )
@@ -99,8 +99,14 @@ async def show(cluster: Cluster, name: str) -> None:
 @click.option("--gpu-class", help="Run on GPUs of this class instead of the CPU.")
 @click.option("--gpus", type=click.IntRange(0), default=0, show_default=True, help="GPUs of one replica.")
 @click.option("--parallel", type=click.IntRange(1), default=4, show_default=True, help="Requests worked on at once.")
-@click.option("--context-length", type=click.IntRange(1), default=4096, show_default=True)
-@click.option("--replicas", type=click.IntRange(0), default=1, show_default=True)
+@click.option(
+    "--context-length",
+    type=click.IntRange(1),
+    default=4096,
+    show_default=True,
+    help="Tokens of a prompt and its answer.",
+)
+@click.option("--replicas", type=click.IntRange(0), default=1, show_default=True, help="How many are to serve it.")
 @click.option("--arg", "args", multiple=True, help="Argument for the engine; may be repeated.")
 @on_cluster
 async def define(

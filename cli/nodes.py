@@ -156,7 +156,7 @@ async def doctor(cluster: Cluster, name: str) -> None:
 @node.command("fabric")
 @node_name
 @click.argument("adapter", metavar="NIC")
-@click.option("--port", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--port", type=click.IntRange(1), default=1, show_default=True, help="Of the card, as it counts them.")
 @on_cluster
 async def fabric(cluster: Cluster, name: str, adapter: str, port: int) -> None:
     """The InfiniBand fabric as one network card of a node sees it: switches, who is where, slow cables."""

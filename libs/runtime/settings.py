@@ -77,6 +77,7 @@ class Described:
     name: str
     variable: str
     type: str
+    """With what a number may be: ``whole number, from 1 to 64``."""
     default: str
     meaning: str
     value: str
@@ -104,7 +105,7 @@ class Loaded(Generic[S]):
                 Described(
                     name=field.name,
                     variable=variable(self.service, field.name),
-                    type=_type_name(kind),
+                    type=", ".join(filter(None, (_type_name(kind), _bounds(_hints(type(self.value))[field.name])))),
                     default=_shown(default),
                     meaning=meaning,
                     value=_shown(getattr(self.value, field.name)),
@@ -249,6 +250,16 @@ def _split(hint: Any) -> tuple[Any, str]:
         return hint, ""
     kind, *extras = typing.get_args(hint)
     return kind, next((meta.description for meta in extras if isinstance(meta, Meta) and meta.description), "")
+
+
+def _bounds(hint: Any) -> str:
+    """What a number may be, ``from 1 to 64``; empty where anything may be."""
+    least = most = ""
+    for meta in typing.get_args(hint):
+        if isinstance(meta, Meta):
+            least = f"from {meta.ge}" if meta.ge is not None else f"over {meta.gt}" if meta.gt is not None else least
+            most = f"to {meta.le}" if meta.le is not None else f"under {meta.lt}" if meta.lt is not None else most
+    return " ".join(filter(None, (least, most)))
 
 
 def _type_name(kind: Any) -> str:

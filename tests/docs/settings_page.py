@@ -8,7 +8,6 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
-from msgspec import Meta
 
 from libs.events.document import field_notes
 from libs.runtime.settings import CommonSettings, Described, Loaded, load
@@ -51,17 +50,6 @@ def described(service: str, kind: type[CommonSettings]) -> list[Described]:
         return loaded.describe()
 
 
-def bounds(kind: type[CommonSettings], name: str) -> str:
-    """What a number may be, ``1 to 64``; empty where anything may be."""
-    hint = typing.get_type_hints(kind, include_extras=True)[name]
-    least = most = ""
-    for meta in typing.get_args(hint):
-        if isinstance(meta, Meta):
-            least = f"from {meta.ge}" if meta.ge is not None else f"over {meta.gt}" if meta.gt is not None else least
-            most = f"to {meta.le}" if meta.le is not None else f"under {meta.lt}" if meta.lt is not None else most
-    return " ".join(part for part in (least, most) if part)
-
-
 def _inside(hint: Any) -> Iterator[type[msgspec.Struct]]:
     """The structs a type is made of."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
@@ -72,13 +60,11 @@ def _inside(hint: Any) -> Iterator[type[msgspec.Struct]]:
         yield from _inside(argument)
 
 
-def _row(service: str, kind: type[CommonSettings], one: Described) -> tuple[str, str, str, str]:
+def _row(one: Described) -> tuple[str, str, str, str]:
     default = one.default.replace("/STATE/llmgw", "~/.local/state/llmgw")
-    limits = bounds(kind, one.name)
-    is_a = f"{one.type}, {limits}" if limits else one.type
     return (
         f"`{one.name}`<br>`{one.variable}`",
-        cell(is_a),
+        cell(one.type),
         code(default) if default != "none" else "",
         cell(one.meaning),
     )
@@ -92,12 +78,12 @@ def page() -> str:
     heading = ("name, variable", "is", "default", "meaning")
     lines += table(
         heading,
-        [_row("SERVICE", CommonSettings, one) for one in described("SERVICE", CommonSettings)],
+        [_row(one) for one in described("SERVICE", CommonSettings)],
     )
     parts: dict[str, type[msgspec.Struct]] = {}
     for service, kind in kinds.items():
         own = [one for one in described(service, kind) if one.name not in common]
-        lines += [f"## {service}", "", *table(heading, [_row(service, kind, one) for one in own])]
+        lines += [f"## {service}", "", *table(heading, [_row(one) for one in own])]
         for hint in typing.get_type_hints(kind).values():
             parts.update({part.__name__: part for part in _inside(hint)})
     for name, part in sorted(parts.items()):

@@ -27,7 +27,10 @@ def test_nodes_that_are_there_stay_and_leave_only_when_they_are_named(tmp_path: 
     assert nodes(tmp_path) == ["node-gpu-01", "node-gpu-02"]
     assert before.items() <= after.items()
 
-    assert identities(tmp_path, "--node", "gpu-03", "--remove-node", "gpu-01", "--yes").exit_code == 0
+    removed = identities(tmp_path, "--node", "gpu-03", "--remove-node", "gpu-01", "--yes")
+    assert removed.exit_code == 0
+    assert "gpu-01: locked out once nats-server has read" in removed.output
+    assert "SIGHUP" in removed.output
     assert nodes(tmp_path) == ["node-gpu-02", "node-gpu-03"]
     assert not (tmp_path / "node" / "node-gpu-01.nk").exists()
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -210,3 +211,25 @@ def test_the_command_line_needs_only_what_the_bare_wheel_brings() -> None:
     others = imported - set(sys.stdlib_module_names) - {"cli", "libs", "services"}
     assert others <= packages.keys()
     assert {packages[one] for one in others} <= names
+
+
+def every_command(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
+    yield " ".join(words), command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            inner = command.get_command(click.Context(command), name)
+            assert inner is not None
+            yield from every_command(inner, (*words, name))
+
+
+def test_every_command_and_every_option_has_help() -> None:
+    commands = dict(every_command(llmgw, ("llmgw",)))
+    options = {
+        f"{words} {option.opts[0]}": option.help
+        for words, command in commands.items()
+        for option in command.params
+        if isinstance(option, click.Option) and not option.hidden
+    }
+    assert len(options) > 100
+    assert [where for where, text in options.items() if not text] == []
+    assert [words for words, command in commands.items() if not command.help] == []

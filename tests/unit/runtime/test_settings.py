@@ -129,6 +129,8 @@ def test_description_has_every_setting_and_no_password() -> None:
     assert (ovens.default, ovens.value, ovens.source) == ("2", "4", "LLMGW_BAKERY_OVENS")
     assert ovens.meaning == "How many ovens there are."
     assert ovens.variable == "LLMGW_BAKERY_OVENS"
+    assert ovens.type == "whole number, from 1"
+    assert described["status_port"].type == "whole number, from 0 to 65535"
     assert described["bread"].type == "rye | wheat"
     assert described["credentials"].type == "path | none"
     assert described["database"].value == "postgresql://u:***@h/d"
