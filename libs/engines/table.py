@@ -1,4 +1,4 @@
-"""Every engine there is, in the order in which people are told of them."""
+"""Every engine there is."""
 
 from __future__ import annotations
 
@@ -73,6 +73,8 @@ ENGINES: dict[str, Traits] = {
         variables=Variables(families=("SIM_",)),
     ),
 }
+"""Name to traits. The order decides: of the engines of a weight format the first whose ``memory`` is known is the one
+that is planned with (``planned``), and people are told of them in this order."""
 
 if TYPE_CHECKING:
     EngineName: TypeAlias = str

@@ -382,6 +382,29 @@ def test_what_destroys_is_not_done_where_nobody_can_be_asked(cluster: Cluster) -
     assert [one["model"] for one in cluster.json("model", "list")] == ["sim-chat"]
 
 
+def test_a_policy_that_a_key_names_goes_only_after_it_and_never_unasked(cluster: Cluster) -> None:
+    declared = "orgs: [{name: ruled, teams: [{name: t, projects: [{name: p}]}]}]\npolicies: [{name: named}]\n"
+    cluster.text("apply", "-f", "-", "--yes", stdin=declared)
+    key = cluster.json("key", "create", "ruled/t/p", "--policy", "named")["key_id"]
+    exported = yaml.safe_load(cluster.text("export"))
+    rest = yaml.safe_dump({"policies": [one for one in exported["policies"] if one["name"] != "named"]})
+
+    def policies() -> set[str]:
+        return {one["name"] for one in yaml.safe_load(cluster.text("export")).get("policies", ())}
+
+    used = f"policy named would be removed, and key {key} still names it"
+    assert used in cluster.refused("policy", "remove", "named", "--yes")
+    assert used in cluster.refused("apply", "-f", "-", "--prune", "--yes", stdin=rest)
+    assert "whether to remove policy named; add --yes" in cluster.refused("policy", "remove", "named")
+    cluster.text("key", "revoke", key, "--yes")
+    asked = cluster.refused("apply", "-f", "-", "--prune", stdin=rest)
+    assert "- policy named" in asked
+    assert "whether to apply this; add --yes" in asked
+    assert "named" in policies()
+    assert cluster.text("apply", "-f", "-", "--prune", "--yes", stdin=rest) == "- policy named: done\n"
+    assert "named" not in policies()
+
+
 def test_logs_finds_engines_that_ended_and_the_engine_of_a_model(cluster: Cluster) -> None:
     spec = {"name": "brief", "profiles": [{"name": "sim", "engine": "sim", "memory_mb": 100}]}
     cluster.text("apply", "-f", "-", "--yes", stdin=yaml.safe_dump({"models": [spec]}))

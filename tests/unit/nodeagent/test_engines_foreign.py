@@ -36,8 +36,19 @@ GPUS = {gpu.uuid: gpu for gpu in Nvml(described("h100-sxm-8"), None).look().gpus
 UUIDS = tuple(GPUS)
 
 
+FOREIGN: tuple[Any, ...] = (VLLM, SGLANG, TRTLLM, COMFY)
+WEIGHTS = {"safetensors": FOLDER, "gguf": weights(gguf())}
+
+
 def wants(engine: str, **fields: Any) -> ShardWanted:
-    return shard(engine=engine, **({"weights": FOLDER, "devices": UUIDS[:1]} | fields))
+    """A shard on one card, of a format the engine reads; of none where it is not judged."""
+    held = next((WEIGHTS[each] for each in ENGINES[engine].formats), None)
+    return shard(engine=engine, **({"weights": held, "devices": UUIDS[:1]} | fields))
+
+
+def test_every_engine_of_others_is_tested_here() -> None:
+    others = {name for name, engine in ENGINES.items() if engine.arguments.recorded is not None}
+    assert {engine.name for engine in FOREIGN} == others
 
 
 def after(command: list[str], option: str) -> str:
@@ -96,19 +107,15 @@ def test_comfyui_keeps_its_files_to_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "command"),
-    [
-        ("vllm", VLLM.command(wants("vllm", rank=1, **GANG), PLACE)),
-        ("sglang", SGLANG.command(wants("sglang", **GANG), PLACE)),
-        ("trtllm", TRTLLM.command(wants("trtllm"), PLACE)),
-        ("comfyui", COMFY.command(shard(engine="comfyui"), PLACE)),
-    ],
+    ("engine", "fields"),
+    [(each, {}) for each in FOREIGN]
+    + [(each, {"rank": 1, **GANG}) for each in FOREIGN if ENGINES[each.name].spans_nodes],
 )
-def test_every_option_is_one_the_engine_has(engine: str, command: list[str]) -> None:
-    assert options(command) <= set(recorded(engine))
+def test_every_option_is_one_the_engine_has(engine: Any, fields: dict[str, Any]) -> None:
+    assert options(engine.command(wants(engine.name, **fields), PLACE)) <= set(recorded(engine.name))
 
 
-@pytest.mark.parametrize("engine", [VLLM, SGLANG, TRTLLM, COMFY])
+@pytest.mark.parametrize("engine", FOREIGN)
 def test_a_key_is_on_no_command_line_and_devices_go_by_uuid(engine: Any) -> None:
     wanted = wants(engine.name)
     env = environment(wanted, engine, "ek-secret", PLACE)
@@ -202,7 +209,7 @@ def test_what_an_engine_cannot_run_is_said_with_the_reason(engine: Any, fields: 
     assert said in (engine.refusal(wants(engine.name, **fields), HERE) or "")
 
 
-@pytest.mark.parametrize("engine", [VLLM, SGLANG, TRTLLM, COMFY])
+@pytest.mark.parametrize("engine", FOREIGN)
 def test_what_an_engine_can_run_is_not_refused(engine: Any) -> None:
     assert engine.refusal(wants(engine.name), HERE) is None
 

@@ -22,7 +22,8 @@ class Operation(NamedTuple):
     """OpenTelemetry's name for it."""
     engine_path: str
     translate: t.Translator | None = None
-    """None: engines understand it as it is."""
+    """Makes of the client's body what the engine is asked, and has the ways back for the answer; it checks the types of
+    the fields it reads. None: engines understand the body as it is, and only what ``parse`` reads is checked."""
     limit_field: str | None = None
     """What the client calls ``max_tokens``, where it is called otherwise."""
 
