@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import re2
 
-from .secret_formats import COMPILED, is_template
+from .secret_formats import ANY_LITERAL, COMPILED, is_template
 from .text import Text
 
 Detector = Callable[[Text], Iterator["Match"]]
@@ -40,6 +40,8 @@ _HASH = re.compile(rb"[0-9a-f]{40}")
 
 def secrets(text: Text) -> Iterator[Match]:
     """Well-known keys, tokens, private keys and connection strings with a password in them."""
+    if ANY_LITERAL.search(text.lowered) is None:
+        return
     ends: dict[int, int] = {}
     for rule, literals, pattern in COMPILED:
         if not any(literal in text.lowered for literal in literals):

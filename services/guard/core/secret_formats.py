@@ -149,6 +149,8 @@ _options.log_errors = False
 
 COMPILED = tuple((f"secrets.{f.name}", f.literals, re2.compile(f.pattern.encode(), _options)) for f in FORMATS)
 """Rule, literals, compiled pattern."""
+ANY_LITERAL = re2.compile(b"|".join(re2.escape(literal) for f in FORMATS for literal in f.literals), _options)
+"""Whether there is anything to look closer at, in one pass: looking for each literal takes ten times as long."""
 
 _TEMPLATE = re2.compile(
     rb"^(?:\$[A-Za-z_][A-Za-z0-9_]*|\$[{(].*|\{.*\}|%\(.*\)s|%[sv]|\[.*\]|\*+|[xX]+|\.+"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.guard.core import detect
-from services.guard.core.secret_formats import FORMATS
+from services.guard.core.secret_formats import ANY_LITERAL, FORMATS
 from services.guard.core.text import Text
 
 # Put together here, so that no scanner takes this file for a leak. None of them is or was a real key.
@@ -79,6 +79,11 @@ def found(text: str) -> list[tuple[str, str]]:
 def test_every_format_in_the_table_has_an_example_here() -> None:
     assert set(SECRETS) == {f.name for f in FORMATS}
     assert all(f.source for f in FORMATS)
+
+
+def test_a_text_with_any_literal_of_the_table_is_looked_closer_at() -> None:
+    assert all(ANY_LITERAL.search(b"xyz " + literal) for f in FORMATS for literal in f.literals)
+    assert ANY_LITERAL.search(b"the quick brown fox") is None
 
 
 @pytest.mark.parametrize(("name", "secret"), [(n, s) for n, examples in SECRETS.items() for s in examples])
