@@ -15,13 +15,12 @@ from typing import NamedTuple, Protocol
 
 Headers = Mapping[str, str]
 
-START_ALL = 0
-"""Where a reader starts: after this sequence (0: at the beginning), or one of the two words below."""
 START_NEW = "new"
 START_LAST = "last"
 """The last message of every subject, then what comes."""
 
 Start = int | str
+"""Where a reader starts: after this sequence (0: at the beginning), or one of the two words above."""
 
 
 class BusError(Exception):

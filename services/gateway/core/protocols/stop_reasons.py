@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 # The official lists: Chat finish_reason and Responses incomplete_details of OpenAI's API reference, stop_reason of
 # Anthropic's Messages reference; abort is what vLLM and SGLang say of a request that was given up.
@@ -26,8 +26,6 @@ CHAT_OF_MESSAGES = {
 INCOMPLETE_OF_CHAT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reasons after which a Response is ``incomplete``; after all others it is ``completed``."""
 CHAT_OF_INCOMPLETE = {reason: finish for finish, reason in INCOMPLETE_OF_CHAT.items()}
-
-ChatStop = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
 class Stop:
