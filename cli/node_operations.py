@@ -73,11 +73,11 @@ def read(changes: tuple[str, ...]) -> dict[str, str]:
     for change in changes:
         setting, sign, text = change.partition("=")
         if not sign or not setting:
-            raise Failed(f"{change!r} is no change: state SETTING=VALUE")
+            raise Failed(f"{change!r} is not a change: state SETTING=VALUE")
         try:
             values[setting] = msgspec.json.encode(yaml.safe_load(text)).decode() if text else ""
         except (yaml.YAMLError, TypeError) as error:
-            raise Failed(f"{setting}: {text!r} is no YAML value: {error}") from None
+            raise Failed(f"{setting}: {text!r} is not a YAML value: {error}") from None
     return values
 
 

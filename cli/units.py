@@ -25,7 +25,9 @@ class Amount(click.ParamType[float]):
         amount = AMOUNT.fullmatch(str(value).strip())
         if amount is None or amount[2] not in ("", *self._units):
             units = ", ".join(self._units)
-            self.fail(f"{value!r} is no amount: state {self.name} as a number, or with a unit ({units})", param, ctx)
+            self.fail(
+                f"{value!r} is not an amount: state {self.name} as a number, or with a unit ({units})", param, ctx
+            )
         return float(amount[1]) * self._units.get(amount[2], 1)
 
 

@@ -66,11 +66,11 @@ def _read(body: bytes, kind: type[K]) -> K:
     try:
         message = decode(body)
     except UnknownTag as error:
-        raise bad_body(f"'{error.tag}' is no {what}; known are: {known}.", param="type") from None
+        raise bad_body(f"'{error.tag}' is not a {what}; known are: {known}.", param="type") from None
     except BadPayload as error:
         raise bad_body(f"The body is not a {what}: {error}.") from None
     if not isinstance(message, kind):
-        raise bad_body(f"'{tag_of(message)}' is no {what}; known are: {known}.", param="type")
+        raise bad_body(f"'{tag_of(message)}' is not a {what}; known are: {known}.", param="type")
     for name in decode_as(dict, body):
         if name != "type" and name not in message.__struct_fields__:
             fields = ", ".join(message.__struct_fields__)

@@ -108,7 +108,7 @@ class GatewaySettings(CommonSettings, frozen=True, kw_only=True, forbid_unknown_
         Origins(self.cors_origins)
         for name in self.forward_headers:
             if _HEADER.fullmatch(name) is None:
-                raise ValueError(f"forward_headers: {name!r} is no name of a header")
+                raise ValueError(f"forward_headers: {name!r} is not the name of a header")
             if name.lower() in NEVER_FORWARDED:
                 raise ValueError(
                     f"forward_headers: {name.lower()} never goes to engines, because it is a credential, belongs to "

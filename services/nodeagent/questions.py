@@ -98,7 +98,7 @@ class Questions:
         nics = [port.nic for port in hardware.ports if port.link_layer == "InfiniBand"]
         if question.nic not in nics:
             there = ", ".join(nics) or "none"
-            message = f"{question.nic!r} is no InfiniBand adapter of this machine; there is: {there}"
+            message = f"{question.nic!r} is not an InfiniBand adapter of this machine; name one of: {there}"
             raise Refused.one("adapter", message)
         try:
             return await asyncio.to_thread(hardware.map_fabric, question.nic, question.port)

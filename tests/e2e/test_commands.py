@@ -85,7 +85,7 @@ def test_a_rack_that_may_draw_too_much_says_so(cluster: Cluster) -> None:
         (("node", "retire", "sim-1", "--yes"), "sim-1 is heard"),
         (("library", "cancel", "nope"), "no import of 'nope' is under way"),
         (("node", "show", "nope"), "there is no node 'nope': there are "),
-        (("node", "change", "sim-2", "stop_grace_s"), "'stop_grace_s' is no change: state SETTING=VALUE"),
+        (("node", "change", "sim-2", "stop_grace_s"), "'stop_grace_s' is not a change: state SETTING=VALUE"),
         (("node", "change", "sim-2", "data_dir=/tmp"), "data_dir: it is set where the agent is started"),
         (("node", "remove-weights", "sim-2", "nope@1", "--yes"), "there are no weights nope@1 on this machine"),
         (("node", "logs", "nope"), "there is no node 'nope': there are "),

@@ -95,7 +95,7 @@ class Relay:
         exchange, translation = request.exchange, request.translation
         payload = repaired(await connection.read_all(MAX_ANSWER_BYTES))
         if exchange.answered:
-            raise UpstreamFailure("odd", "the answer is no stream, and one has begun")
+            raise UpstreamFailure("odd", "the answer is not a stream, and one has begun")
         answer = answer_in(payload)
         estimated = False
         if answer is not None and (corrected := meter.correction(answer, len(payload))) is not None:

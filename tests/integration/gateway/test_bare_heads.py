@@ -127,10 +127,10 @@ async def test_every_origin_where_it_is_set_and_none_where_nothing_is(
     ("origins", "said"),
     [
         (("*", "https://a.example"), "stands alone"),
-        (("chat.example",), "is no origin"),
-        (("https://chat.example/",), "is no origin"),
-        (("https://Chat.example",), "is no origin"),
-        (("null",), "is no origin"),
+        (("chat.example",), "is not an origin"),
+        (("https://chat.example/",), "is not an origin"),
+        (("https://Chat.example",), "is not an origin"),
+        (("null",), "is not an origin"),
     ],
 )
 def test_a_setting_that_is_no_origin_is_refused(origins: tuple[str, ...], said: str, tmp_path: Path) -> None:

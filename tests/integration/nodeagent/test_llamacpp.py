@@ -116,7 +116,7 @@ async def test_a_model_that_is_on_the_machine_is_served_from_where_it_is(
     refused = await box.next(MachineErrandEnded)
     assert (refused.outcome, refused.reason) == (
         "refused",
-        f"{source} is no copy of the agent's: whoever put it on the machine removes it there",
+        f"{source} was not put on the machine by the agent: whoever did removes it there",
     )
     body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
     request = urllib.request.Request(f"{ready.url}/v1/completions", body, {"content-type": "application/json"})

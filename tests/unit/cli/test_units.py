@@ -17,4 +17,4 @@ def test_powers(text: str, watts: float) -> None:
 def test_what_is_no_amount_is_told_with_the_units(text: str) -> None:
     with pytest.raises(click.BadParameter) as caught:
         WATTS.convert(text, None, None)
-    assert caught.value.message == f"{text!r} is no amount: state watts as a number, or with a unit (W, kW, MW)"
+    assert caught.value.message == f"{text!r} is not an amount: state watts as a number, or with a unit (W, kW, MW)"

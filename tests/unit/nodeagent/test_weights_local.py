@@ -97,7 +97,7 @@ def test_only_files_of_weights_are_taken(model: Path) -> None:
     assert "is no .gguf file" in refused(model / "config.json")
     assert "is no .gguf file" in refused(Path("/etc/passwd"))
     (model / "text.gguf").write_text("no model")
-    assert "is no GGUF file inside" in refused(model / "text.gguf")
+    assert "is not a GGUF file inside" in refused(model / "text.gguf")
     os.mkfifo(model / "pipe.gguf")
     assert refused(model / "pipe.gguf") == f"{model}/pipe.gguf is neither a file nor a folder"
     assert refused(model) == f"{model}/pipe.gguf is neither a file nor a folder"

@@ -78,7 +78,7 @@ def test_what_cannot_be_asked_is_refused_with_the_reason(world: World) -> None:
     assert "SETTING=VALUE" in world.refused(asked(kind="change_settings"))["errand.settings"]
     assert "NAME@VERSION" in world.refused(asked(kind="remove_weights", weights="gemma"))["errand.weights"]
     removed = world.refused(asked(kind="remove_weights", weights="file:/mnt/m"))["errand.weights"]
-    assert removed == "file:/mnt/m is no copy of the agent's: whoever put it on the machine removes it there"
+    assert removed == "file:/mnt/m was not put on the machine by the agent: whoever did removes it there"
     for n in range(MAX_OPEN):
         assert world.command(asked(kind="remove_weights", weights=f"x@{n}")) is not None
     assert "is its agent running" in world.refused(asked(kind="restart_agent"))["machine_id"]

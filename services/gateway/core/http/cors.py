@@ -36,7 +36,7 @@ class Origins:
                 raise ValueError("cors_origins: '*' stands for every origin and stands alone; leave out the others")
             if origin != ANY and _ORIGIN.fullmatch(origin) is None:
                 raise ValueError(
-                    f"cors_origins: {origin!r} is no origin; write scheme and host in small letters, and the port "
+                    f"cors_origins: {origin!r} is not an origin; write scheme and host in small letters, and the port "
                     "where it is not the usual one, as https://chat.example"
                 )
 

@@ -124,4 +124,4 @@ def _decoded(payload: bytes) -> _Answer | list[_Result]:
     try:
         return _answer.decode(payload)
     except (msgspec.DecodeError, RecursionError) as problem:
-        raise BadStream(f"the answer is no ranking: {problem}") from None
+        raise BadStream(f"the answer is not a ranking: {problem}") from None

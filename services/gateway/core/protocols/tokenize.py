@@ -71,7 +71,7 @@ def _fields(payload: bytes) -> Json:
     try:
         return _object.decode(payload)
     except (msgspec.DecodeError, RecursionError) as problem:
-        raise BadStream(f"the answer is no JSON object: {problem}") from None
+        raise BadStream(f"the answer is not a JSON object: {problem}") from None
 
 
 _object = msgspec.json.Decoder(Json, float_hook=Number)
@@ -90,7 +90,7 @@ def count(payload: bytes) -> int:
     try:
         read = _answer.decode(payload)
     except (msgspec.DecodeError, RecursionError) as problem:
-        raise BadStream(f"the answer is no list of tokens: {problem}") from None
+        raise BadStream(f"the answer is not a list of tokens: {problem}") from None
     if read.count is not None:
         return read.count
     if read.tokens is None:

@@ -164,7 +164,9 @@ class Repository:
             try:
                 ours = _place(url) == _place(self._endpoint)
             except ValueError:
-                raise MirrorFailed(f"{self} leads to {url!r} for {what}, which is no address", lasting=True) from None
+                raise MirrorFailed(
+                    f"{self} leads to {url!r} for {what}, which is not an address", lasting=True
+                ) from None
             connection, response = request(str(self), url, {**headers, **(self._token() if ours else {})})
             if response.status in (301, 302, 303, 307, 308):
                 target = urljoin(url, response.headers.get("Location") or "")

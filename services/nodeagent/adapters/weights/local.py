@@ -49,7 +49,7 @@ def _look(path: Path, pickles_allowed: bool) -> tuple[Path, tuple[WeightFile, ..
         raise Rejected(f"{path} is no .gguf file: of weights in other formats state the model's folder")
     file = _file(path.parent, path.name, pickles_allowed)
     if _beginning(path)[0][:4] != b"GGUF":
-        raise Rejected(f"{path} is no GGUF file inside")
+        raise Rejected(f"{path} is not a GGUF file inside")
     return path.parent, (file,)
 
 

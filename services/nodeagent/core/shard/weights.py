@@ -63,7 +63,7 @@ def removal_refusal(
     """
     weights = f"{name}@{version}"
     if on_machines(name):
-        return f"{weights.rstrip('@')} is no copy of the agent's: whoever put it on the machine removes it there"
+        return f"{weights.rstrip('@')} was not put on the machine by the agent: whoever did removes it there"
     for part in (name, version):
         if not _safe(part):
             return f"{part!r} cannot be the name of weights"

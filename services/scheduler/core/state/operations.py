@@ -62,7 +62,7 @@ def _problems(state: State, machine_id: str, errand: Errand) -> list[Problem]:
     if errand.kind == "change_settings" and not errand.settings:
         return [Problem(path="errand.settings", message="no setting is named: state SETTING=VALUE")]
     if errand.kind == "remove_weights" and on_machines(errand.weights):
-        message = f"{errand.weights} is no copy of the agent's: whoever put it on the machine removes it there"
+        message = f"{errand.weights} was not put on the machine by the agent: whoever did removes it there"
         return [Problem(path="errand.weights", message=message)]
     if errand.kind == "remove_weights":
         name, _, version = errand.weights.partition("@")

@@ -62,7 +62,7 @@ def chat(payload: bytes, answer_id: str, created: int) -> bytes:
     try:
         message = _message.decode(repaired(payload))
     except (msgspec.DecodeError, RecursionError) as problem:
-        raise BadStream(f"the answer is no Message: {problem}") from None
+        raise BadStream(f"the answer is not a Message: {problem}") from None
     texts = [_said(block, "text") for block in message.content if block.get("type") == "text"]
     thoughts = [block for block in message.content if block.get("type") in _THOUGHTS]
     calls = [_call(block) for block in message.content if block.get("type") == "tool_use"]

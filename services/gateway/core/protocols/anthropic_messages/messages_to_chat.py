@@ -83,7 +83,7 @@ class _Request:
             elif name in _NOT_HERE and value:
                 raise unmappable(name, _NOT_HERE[name])
             elif name in _CHATS_OWN:
-                raise unmappable(name, "this is no field of the Messages API")
+                raise unmappable(name, "the Messages API has no such field")
             elif name in _HINTS and value is not None:
                 self._warnings.append(f"{name} has no meaning for this model and was left out")
             elif name not in _MAPPED and name not in _NOT_HERE and name not in _HINTS:

@@ -74,7 +74,7 @@ def chat(payload: bytes, answer_id: str) -> bytes:
     try:
         response = _response.decode(repaired(payload))
     except (msgspec.DecodeError, RecursionError) as problem:
-        raise BadStream(f"the answer is no Response: {problem}") from None
+        raise BadStream(f"the answer is not a Response: {problem}") from None
     if response.error is not None:
         raise BadStream(response.error.message)
     message: Json = {"role": "assistant", "content": None, "refusal": None}

@@ -84,7 +84,7 @@ class _Request:
                 if value is not False and value != 0:
                     raise unmappable(name, _NOT_HERE[name])
             elif name in _CHATS_OWN:
-                raise unmappable(name, "this is no field of the Responses API")
+                raise unmappable(name, "the Responses API has no such field")
             elif name in _HINTS:
                 self._warnings.append(f"{name} has no meaning for this model and was left out")
             elif name not in _MAPPED:
