@@ -29,9 +29,7 @@ def bus() -> None:
 @click.option(
     "--copies",
     type=click.Choice(["1", "3", "5"]),
-    default="1",
-    show_default=True,
-    help="Servers that keep every stream.",
+    help="Servers that keep every stream.  [default: as many as do; 1 at first]",
 )
 @click.option(
     "--requests-per-s",
@@ -40,7 +38,7 @@ def bus() -> None:
 )
 @click.option("--away", "away_s", type=DURATION, help="How long PostgreSQL may be away.  [default: 1d]")
 @on_cluster
-async def init(cluster: Cluster, copies: str, requests_per_s: float | None, away_s: float | None) -> None:
+async def init(cluster: Cluster, copies: str | None, requests_per_s: float | None, away_s: float | None) -> None:
     """Create or update every stream, bucket and consumer. Changes nothing that is as it should be.
 
     Usage that PostgreSQL has not taken in waits in a stream. It holds what it was sized to, or 4 GiB, or as much as the
@@ -53,7 +51,7 @@ async def init(cluster: Cluster, copies: str, requests_per_s: float | None, away
         wanted = int(requests_per_s * (AWAY_S if away_s is None else away_s) * RECORD_BYTES)
         usage_bytes = max(wanted, LEAST_USAGE_BYTES)
     try:
-        done = await ensure(cluster.bus, int(copies), usage_bytes)
+        done = await ensure(cluster.bus, int(copies) if copies else None, usage_bytes)
     except NoRoom as error:
         raise Failed(f"{error}. Give it a larger disk, or name fewer --requests-per-s or a shorter --away") from None
     except BusError as error:

@@ -35,7 +35,7 @@ async def connect(settings: BusSettings) -> Bus:
 
 
 async def ensure(
-    bus: Bus, replicas: int = 1, usage_bytes: int | None = None, most_usage_bytes: int = topology.USAGE_BYTES
+    bus: Bus, replicas: int | None = None, usage_bytes: int | None = None, most_usage_bytes: int = topology.USAGE_BYTES
 ) -> list[str]:
     """``topology.ensure`` of what this version needs. Raises Misconfigured, NoRoom."""
     assert isinstance(bus.transport, NatsTransport)

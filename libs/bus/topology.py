@@ -213,18 +213,22 @@ NOW = Topology()
 
 async def ensure(
     transport: NatsTransport,
-    replicas: int = 1,
+    replicas: int | None = None,
     usage_bytes: int | None = None,
     most_usage_bytes: int = USAGE_BYTES,
     topology: Topology = NOW,
 ) -> list[str]:
     """Create or update everything; returns what was done.
 
+    ``replicas``: servers that keep every stream. Without it as many as keep the log; one where there is no log yet.
     ``usage_bytes`` is what USAGE shall hold. Without it the stream keeps what it was told before; one made anew holds
     ``most_usage_bytes``, or less where the server has no room for that. Raises Misconfigured when the server did
     not take something, NoRoom when it has no room for it.
     """
     done: list[str] = []
+    if replicas is None:
+        log = await _info(transport, "STREAM.INFO.EVENTS") or {}
+        replicas = int(log.get("num_replicas", 1))
     # The one that may be smaller takes what the others leave.
     for stream in sorted(topology.streams, key=lambda one: one.sized):
         config = stream.config | {"num_replicas": replicas}
