@@ -181,7 +181,7 @@ READ = {
     *("query", "documents", "temperature", "top_p", "min_p", "top_k", "n", "stop", "seed", "presence_penalty"),
     *("frequency_penalty", "logprobs", "top_logprobs", "logit_bias", "tools", "tool_choice", "parallel_tool_calls"),
     *("response_format", "reasoning_effort", "user", "content", "tokens", "encoding_format", "dimensions", "top_n"),
-    "return_documents",
+    *("return_documents", "n_probs"),
 }
 """What has a meaning for the gateway: never made up here."""
 UNKNOWN = st.lists(

@@ -21,6 +21,8 @@ from services.gateway.core.json.lossless import decoded as decoded_value
 from . import inputs, messages
 
 _Answers = Annotated[int, msgspec.Meta(ge=1, le=128)]
+_Alternatives = Annotated[int, msgspec.Meta(ge=0, le=20)]
+"""OpenAI's bound. An engine that is asked for all it knows writes its vocabulary with each token, and others wait."""
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -173,8 +175,10 @@ class ParsedRequest(msgspec.Struct):
     seed: _Seed | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logprobs: bool | int | None = None
-    top_logprobs: _Count | None = None
+    logprobs: bool | _Alternatives | None = None
+    top_logprobs: _Alternatives | None = None
+    n_probs: _Alternatives | None = None
+    """llama.cpp's, in the same way."""
     logit_bias: _Object | list[msgspec.Raw] | None = None
     tools: list[OfferedTool] | None = None
     tool_choice: str | _Object | None = None
