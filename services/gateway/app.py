@@ -172,7 +172,7 @@ class Gateway:
             metrics.IN_FLIGHT.set(self._router.in_flight)
             metrics.WAITING.set(sum(self._wake_queue.counts.values()))
             metrics.SPOOL_BACKLOG.set(self._spool.backlog_bytes)
-            metrics.SPOOL_UNREADABLE.set(self._spool.unreadable)
+            metrics.SPOOL_UNREADABLE.set(len(self._spool.unreadable))
             await asyncio.sleep(GAUGES_EVERY_S)
 
 

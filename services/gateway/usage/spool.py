@@ -36,6 +36,8 @@ from libs.events.usage import RequestRecord
 from services.gateway.core.usage.engine_usage import estimate_prompt
 from services.gateway.core.usage.spool_marks import Marks
 
+from .unreadable import Unreadable
+
 log = logging.getLogger("llmgw.gateway")
 
 SLOTS = 4096
@@ -129,9 +131,7 @@ class Spool:
         self.counted: int | None = None
         """Up to where the ledger has what is here; None: not known. What it does not have is kept, within the bound."""
         self._rows = memoryview(self._table).cast("Q")
-        self._aside = directory / "unreadable"
-        self._set_aside = self._read_aside()
-        """Positions of the lines in it."""
+        self.unreadable = Unreadable(directory / "unreadable")
         self.cut = self._recover()
         """Requests that were in flight when this gateway died."""
 
@@ -150,13 +150,6 @@ class Spool:
     def full(self) -> bool:
         """As many requests are in flight as one worker takes."""
         return not self._free
-
-    @property
-    def unreadable(self) -> int:
-        """Lines that were set aside because they could not be read, until somebody removes their file."""
-        if self._set_aside and not self._aside.exists():
-            self._set_aside.clear()
-        return len(self._set_aside)
 
     @property
     def backlog_bytes(self) -> int:
@@ -268,7 +261,7 @@ class Spool:
                     return None
                 log.error("%d bytes of the usage spool were lost with the machine's power", following - self._acked)
                 if torn:
-                    self._put_aside(self._acked, torn)
+                    self.unreadable.add(self._acked, torn)
                 self._acked_to(following)
                 continue
             end = self._acked + len(data)
@@ -289,32 +282,14 @@ class Spool:
             if line.startswith(b"C"):
                 record = _decoded(_closed, line)
                 if record is None:
-                    self._put_aside(position, line)
+                    self.unreadable.add(position, line)
                 else:
                     records.append(record)
             elif not line.startswith((b"O", b"P", b"#")):
                 log.error("a line of the usage spool cannot be read: it is of no kind that is written there")
-                self._put_aside(position, line)
+                self.unreadable.add(position, line)
             position += len(line) + 1
         return tuple(records)
-
-    def _put_aside(self, position: int, line: bytes) -> None:
-        """Keep a line that cannot be read, once, behind its position. Raises OSError."""
-        if position in self._set_aside:
-            return
-        fd = os.open(self._aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(fd, b"%d %s\n" % (position, line))
-        finally:
-            os.close(fd)
-        self._set_aside.add(position)
-
-    def _read_aside(self) -> set[int]:
-        try:
-            lines = self._aside.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return set()
-        return {int(position) for line in lines if (position := line.partition(b" ")[0]).isdigit()}
 
     def published(self, end: int, sequence: int) -> None:
         """The batch that ends there is a message of USAGE. Raises OSError.
@@ -375,7 +350,7 @@ class Spool:
     def _recover(self) -> int:
         """Close what an earlier process left open, with what its client had got so far."""
         open_lines: dict[str, tuple[int, Opened]] = {}
-        unreadable: dict[int, bytes] = {}
+        damaged: dict[int, bytes] = {}
         for start in self._segments:
             position = start
             with self._path(start).open("rb") as segment:
@@ -384,7 +359,7 @@ class Spool:
                         if (opened := _decoded(_opened, line)) is not None:
                             open_lines[opened.request_id] = (position, opened)
                         else:
-                            unreadable[position] = line.rstrip(b"\n")
+                            damaged[position] = line.rstrip(b"\n")
                     elif line.startswith(b"C") and (closed := _decoded(_closed, line)) is not None:
                         open_lines.pop(closed.request_id, None)
                     elif line.startswith(b"P"):
@@ -401,8 +376,8 @@ class Spool:
                 counted[opened.slot] = position
         for slot in range(SLOTS):
             if slot not in counted:
-                if (lost := unreadable.get(self._rows[2 * slot])) is not None:
-                    self._put_aside(self._rows[2 * slot], lost)
+                if (lost := damaged.get(self._rows[2 * slot])) is not None:
+                    self.unreadable.add(self._rows[2 * slot], lost)
                 self._rows[2 * slot] = self._rows[2 * slot + 1] = 0
         self._open_at.update(counted)
         self._free = [slot for slot in range(SLOTS - 1, -1, -1) if slot not in counted]
