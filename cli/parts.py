@@ -26,14 +26,18 @@ from libs.bus.identities import authorization, ensure_seed, grants, node_identit
 from libs.runtime.secrets import fleet_secret, write_private
 from libs.runtime.servers.nats import NatsFiles
 from libs.runtime.servers.postgres import STOP_SIGNAL, PostgresFiles
+from libs.runtime.settings import variable
 from libs.simulated_machines import FleetMachine
 
 NATS, POSTGRES, GATEWAY, AGENT = "nats", "postgres", "gateway", "nodeagent"
+GATEWAY_PORT = variable(GATEWAY, "port")
 CONTROL = ("scheduler", "accounting", "guard", "mirror")
 PROBE_S = 2.0
 GRACE_S = 45.0
 """Every part bounds its own stop below this."""
 GATEWAY_WORKERS = 2
+MAY_DIFFER = ("workers",)
+"""Settings `up` only prefers: a variable may overrule them."""
 
 
 def agent_name(machine: FleetMachine) -> str:
@@ -115,7 +119,8 @@ class Layout:
             "mirror": self._common("mirror") | {"host": HOST, "port": self.ports["mirror files"]},
             GATEWAY: self._common(GATEWAY)
             | {"host": HOST, "port": self.ports[GATEWAY], "workers": GATEWAY_WORKERS, "fleet_secret": fleet},
-            AGENT: self._common(AGENT, node_identity(socket.gethostname())) | {"address": HOST},
+            AGENT: self._common(AGENT, node_identity(socket.gethostname()))
+            | {"machine_id": socket.gethostname(), "address": HOST, "fleet": None},
         }
         for machine in self.machines:
             name = agent_name(machine)
@@ -127,11 +132,22 @@ class Layout:
             }
         return values
 
+    def overruled(self, environ: Mapping[str, str]) -> list[str]:
+        """Variables that would overrule what the parts are told, though the other parts count on that."""
+        told = {
+            variable(name.partition("@")[0], field)
+            for name, values in self.settings().items()
+            for field in values
+            if field not in MAY_DIFFER
+        }
+        return sorted(told & environ.keys())
+
     def _common(self, name: str, identity: str = "") -> dict[str, Any]:
         return {
             "nats_url": self.nats.url,
             "credentials": str(self.home.identity(identity or name)),
             "data_dir": str(self.home.data(name)),
+            "status_host": HOST,
             "status_port": self.ports[f"{name} status"],
             "instance": f"{name}-1" if name in (*CONTROL, GATEWAY) else name,
         }

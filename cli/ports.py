@@ -24,7 +24,7 @@ def choose(names: Iterable[str], remembered: Mapping[str, int], gateway: int | N
     elif not is_free(wanted):
         who = listener(wanted)
         taken = f"port {wanted} is taken{f' by {who}' if who else ''}"
-        raise Failed(f"{taken}: choose another with --port N (--port 0 takes a free one)")
+        raise Failed(f"{taken}: choose another with --port N or LLMGW_GATEWAY_PORT=N (0 takes a free one)")
     ports = {"gateway": wanted} if wanted else {}
     for name in ("gateway", *names):
         if name not in ports:

@@ -18,7 +18,7 @@ from cli.console import Console, blanked
 from cli.failure import Failed
 from cli.home import Home, Record, default
 from cli.output import Output, json_option
-from cli.parts import Layout, ports_needed
+from cli.parts import GATEWAY_PORT, Layout, ports_needed
 from cli.ports import choose
 from cli.processes import alive, end, seen, wait_gone
 from cli.running import Running, stop_engines
@@ -40,7 +40,12 @@ state_dir_option = click.option(
 
 @click.command()
 @state_dir_option
-@click.option("--port", type=click.IntRange(0, 65535), help="The gateway's port; 0: a free one.  [default: 8080]")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    envvar=GATEWAY_PORT,
+    help="The gateway's port; 0: a free one.  [default: 8080]",
+)
 @click.option("--detach", is_flag=True, help="Return once a chat completion succeeds; `llmgw down` stops it.")
 @click.option("--no-model", is_flag=True, help="Start without the demo's model.")
 @click.option("--fleet", type=click.Path(path_type=Path, dir_okay=False), help="Simulated machines, and what to apply.")
@@ -76,6 +81,7 @@ def up(
         return
     quiet()
     console = Console(home.log("up"))
+    os.environ.pop(GATEWAY_PORT, None)  # it was the default of --port: the gateway is told by its file
     with home.lock():
         for log in (home.log("up"), home.log("up").with_suffix(".log.1")):
             blanked(log)
@@ -92,6 +98,11 @@ def up(
         unknown = sorted(set(held) - set(layout.names))
         if unknown:
             raise click.UsageError(f"--hold {unknown[0]}: parts are {', '.join(layout.names)}")
+        overruled = layout.overruled(os.environ)
+        if overruled:
+            raise Failed(
+                f"`up` decides itself about {', '.join(overruled)}: unset {'it' if len(overruled) == 1 else 'them'}"
+            )
         record.agents = tuple(layout.agents)
         asyncio.run(Running(layout, simulated, record, console, with_model=not no_model).run())
 

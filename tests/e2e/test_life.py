@@ -11,6 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
+import pytest
+
+from libs.runtime.servers.ports import free_port
 
 from .cluster import FLEET, Cluster, still_there
 
@@ -83,6 +86,36 @@ def test_why_up_in_the_background_ended_is_what_it_said(new_cluster: Callable[[]
         said = new_cluster().refused("up", "--detach", "--port", str(port))
 
     assert said.startswith(f"llmgw: port {port} is taken")
+
+
+def test_the_gateways_port_may_come_in_its_variable(
+    new_cluster: Callable[[], Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port("127.0.0.1")
+    monkeypatch.setenv("LLMGW_GATEWAY_PORT", str(port))
+    cluster = new_cluster()
+
+    cluster.up("--no-model")
+
+    assert cluster.base_url == f"http://127.0.0.1:{port}/v1"
+    assert listens(port)
+    cluster.text("down")
+    cluster.up("--no-model", "--port", "0")  # what is said at the command line overrules it
+    assert listens(cluster.ports()["gateway"])
+
+
+def test_a_variable_that_would_part_the_services_is_refused_at_once(
+    new_cluster: Callable[[], Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLMGW_GATEWAY_WORKERS", "1")
+    monkeypatch.setenv("LLMGW_GATEWAY_NATS_URL", "nats://127.0.0.1:1")
+    monkeypatch.setenv("LLMGW_MIRROR_DATA_DIR", "/elsewhere")
+    cluster = new_cluster()
+
+    for how in ((), ("--detach",)):
+        assert cluster.refused("up", "--port", "0", "--no-model", *how) == (
+            "llmgw: `up` decides itself about LLMGW_GATEWAY_NATS_URL, LLMGW_MIRROR_DATA_DIR: unset them\n"
+        )
 
 
 def test_a_port_that_is_taken_is_told_with_who_has_it(cluster: Cluster, new_cluster: Callable[[], Cluster]) -> None:
