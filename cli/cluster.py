@@ -99,14 +99,18 @@ async def reached(url: str, credentials: Path | None, identity: str) -> AsyncIte
     """A bus, connected within seconds or not at all. Raises Failed."""
     if credentials is not None and not credentials.exists():
         raise Failed(f"the credentials file {credentials} does not exist: it holds an nkey seed")
+    troubles: list[str] = []
+    settings = BusSettings(url=url, credentials=credentials, identity=identity, name="llmgw")
     try:
         async with asyncio.timeout(CONNECT_S):
-            bus = await connect(BusSettings(url=url, credentials=credentials, identity=identity, name="llmgw"))
+            bus = await connect(settings, troubles.append)
     except TimeoutError:
-        raise Failed(
-            f"the bus at {url} did not let {identity} in within {CONNECT_S:g} s: is the cluster up, and are these "
-            "its credentials?"
-        ) from None
+        if any("authorization" in trouble.lower() for trouble in troubles):
+            raise Failed(
+                f"the bus at {url} did not let {identity} in within {CONNECT_S:g} s: are these its credentials?"
+            ) from None
+        why = troubles[-1] if troubles else f"nothing answered within {CONNECT_S:g} s"
+        raise Failed(f"the bus at {url} cannot be reached: {why}: does nats-server run there?") from None
     except (BusError, OSError, ValueError) as error:
         raise Failed(f"the bus at {url} cannot be reached: {error}") from None
     try:

@@ -24,10 +24,12 @@ from .work import Again, Park, Worker
 log = logging.getLogger("llmgw.bus")
 
 
-async def connect(settings: BusSettings) -> Bus:
-    """Connect under an identity, waiting until the bus answers. Raises Misconfigured for a server too old."""
+async def connect(settings: BusSettings, trouble: Callable[[str], None] = lambda why: None) -> Bus:
+    """Connect under an identity, waiting until the bus answers; ``trouble`` is told what keeps it from that. Raises
+    Misconfigured for a server too old.
+    """
     transport = await NatsTransport.connect(
-        settings.url, settings.identity, settings.credentials, settings.name or settings.identity
+        settings.url, settings.identity, settings.credentials, settings.name or settings.identity, trouble
     )
     bus = Bus(transport)
     transport.on_failure = bus.fail

@@ -66,8 +66,17 @@ class NatsConnection:
         """Set at every reconnect; whoever waits for it clears it."""
 
     @classmethod
-    async def connect(cls, url: str, identity: str, credentials: Path | None, name: str) -> Self:
-        """Connect, waiting as long as it takes. Raises Misconfigured for a server that is too old."""
+    async def connect(
+        cls,
+        url: str,
+        identity: str,
+        credentials: Path | None,
+        name: str,
+        trouble: Callable[[str], None] = lambda why: None,
+    ) -> Self:
+        """Connect, waiting as long as it takes; ``trouble`` is told each error. Raises Misconfigured for a server that
+        is too old.
+        """
         link = Link()
         logged_at = 0.0
 
@@ -75,6 +84,7 @@ class NatsConnection:
         async def on_error(error: Exception) -> None:
             nonlocal logged_at
             text = str(error) or type(error).__name__
+            trouble(text)
             if "permissions violation" in text.lower():
                 log.error("the bus refused %s: %s", identity, text)
             elif time.monotonic() - logged_at > 5:
