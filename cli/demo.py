@@ -7,7 +7,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from typing import Any
 
@@ -23,6 +23,7 @@ from cli.owners import current
 from cli.steps import steps_to
 from libs.events.questions import ListModels, ListTenancy, ModelsAnswer, TenancyAnswer
 from libs.events.tenancy import Role
+from libs.events.views import ModelView
 from libs.runtime.secrets import write_private
 
 PROJECT = "demo/demo/demo"
@@ -30,6 +31,9 @@ ROLES: dict[str, tuple[Role, ...]] = {"client": ("client",), "admin": ("client",
 MODEL_KINDS = ("library", "model")
 ANSWER_S = 600.0
 """How long the first answer may take: weights may have to be fetched and loaded on a slow machine."""
+STUCK = ("unplaced", "parked")
+STUCK_S = 10.0
+"""A model that has no place for so long waits for a person; machines are heard again well within it."""
 REQUEST_S = 120.0
 
 
@@ -76,25 +80,43 @@ async def declare(cluster: Cluster, keys: Keys, extra: Sequence[Item], with_mode
 
 
 async def answered(cluster: Cluster, base_url: str, key: str, say: Callable[[str], None]) -> str | None:
-    """Wait until a model answers a chat; its name, or None when none is to run or none chats. Raises Failed."""
-    end = time.monotonic() + ANSWER_S
+    """Wait until a model answers a chat; its name, or None when none chats that is to run and comes up. Raises
+    Failed.
+    """
+    since = time.monotonic()
+    end = since + ANSWER_S
     shown = ""
     problem = "nothing was tried"
     while time.monotonic() < end:
-        views = (await cluster.ask(ListModels(), ModelsAnswer)).models
-        if not any(view.wanted for view in views):
+        views = [view for view in (await cluster.ask(ListModels(), ModelsAnswer)).models if view.wanted]
+        if not views:
             return None
         state = "; ".join(f"{view.model}: {view.state}{f' ({view.reason})' if view.reason else ''}" for view in views)
         if state != shown:
-            shown = state
-            say(state)
+            shown, since = state, time.monotonic()
+            say(f"waiting for the first answer: {state}")
+        chatting = False
         if any(view.ready for view in views):
             try:
                 return await asyncio.to_thread(_chat, base_url, key)
+            except NoneChats as error:
+                problem = str(error)
             except OSError as error:
-                problem = _words(error)
+                problem, chatting = _words(error), True
+        coming = [view for view in views if not view.ready and view.state not in STUCK]
+        if not coming and not chatting and stuck(views) and time.monotonic() > since + STUCK_S:
+            return None
         await asyncio.sleep(0.2)
     raise Failed(f"no chat was answered within {ANSWER_S:g} s ({shown}; last: {problem}): see `llmgw explain MODEL`")
+
+
+def stuck(views: Iterable[ModelView]) -> list[ModelView]:
+    """Models that are to run, of which nothing does, and that nothing will start as things are."""
+    return [view for view in views if view.wanted and view.state in STUCK]
+
+
+class NoneChats(OSError):
+    """No model that chats is ready."""
 
 
 def _chat(base_url: str, key: str) -> str | None:
@@ -106,7 +128,7 @@ def _chat(base_url: str, key: str) -> str | None:
         return None
     name = next((str(model["id"]) for model in chats if model["ready"]), None)
     if name is None:
-        raise OSError("the gateway reaches no model that chats yet")
+        raise NoneChats("the gateway reaches no model that chats yet")
     body = {"model": name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
     _call(urllib.request.Request(f"{base_url}/chat/completions", json.dumps(body).encode(), headers))
     return name

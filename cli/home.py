@@ -45,6 +45,8 @@ class Record(msgspec.Struct):
     ports: dict[str, int] = {}
     """Part to port; kept from one start to the next."""
     parts: dict[str, PartSeen] = {}
+    fleet: str = ""
+    """The fleet file with machines that was last given."""
     agents: tuple[str, ...] = ()
     """Machine ids of the node agents: their engines must be stopped too."""
     root: str = ""
@@ -129,7 +131,7 @@ class Home:
             record = msgspec.json.decode(self.record_file.read_bytes(), type=Record)
             if record.root_id in ("", folder_id(self.root)):
                 return record
-            return Record(ports=record.ports, copied_from=record.root)
+            return Record(ports=record.ports, fleet=record.fleet, copied_from=record.root)
         except FileNotFoundError:
             return Record()
         except (OSError, msgspec.DecodeError) as error:

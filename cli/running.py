@@ -16,7 +16,7 @@ import msgspec
 
 from cli.cluster import Cluster, reached
 from cli.console import Console
-from cli.demo import Keys, answered, declare
+from cli.demo import Keys, answered, declare, stuck
 from cli.failure import Failed
 from cli.fleet import Fleet
 from cli.home import Endpoint, Home, PartSeen, Phase, Record, default
@@ -26,7 +26,7 @@ from cli.run import stop_engines_of
 from cli.supervisor import Part, Supervisor
 from libs.bus import AskFailed, Bus, BusError, NoRoom, ensure, supervise
 from libs.bus.topology import LEAST_USAGE_BYTES, USAGE_BYTES
-from libs.events.questions import STANDINGS, Standing
+from libs.events.questions import STANDINGS, ListModels, ModelsAnswer, Standing
 from libs.runtime.secrets import BadSecret
 from libs.runtime.servers.nats import NoBinary
 from libs.runtime.servers.postgres import PrepareFailed
@@ -71,7 +71,7 @@ def banner(endpoint: Endpoint, model: str | None, home: Home) -> Iterator[str]:
     yield f"  admin key   {endpoint.admin_key}"
     yield ""
     if model is None:
-        yield "No model that chats is to run: `llmgw apply -f FILE` adds one, `llmgw model start MODEL` starts one."
+        yield "No model was asked: `llmgw status` shows which there are, `llmgw apply -f FILE` adds one."
     else:
         messages = [{"role": "user", "content": "Once upon a time"}]
         body = json.dumps({"model": model, "messages": messages, "max_tokens": 60, "stream": True})
@@ -176,9 +176,10 @@ class Running:
             cluster = Cluster(bus=bus, out=Quiet(), home=self._home)
             keys = Keys.of(self._home)
             await declare(cluster, keys, self._fleet.items, self._with_model)
-            self._phase("starting", "waiting for the first answer")
-            model = await answered(cluster, layout.base_url, keys.client.key, self._waits)
-            troubles = await self._troubles(bus)
+            model = None
+            if self._with_model or any(item.kind == "model" for item in self._fleet.items):
+                model = await answered(cluster, layout.base_url, keys.client.key, self._waits)
+            troubles = [*await self._troubles(bus), *await self._not_served(cluster, model)]
         endpoint = Endpoint(
             base_url=layout.base_url,
             client_key=keys.client.key,
@@ -202,6 +203,20 @@ class Running:
             with suppress(AskFailed):
                 problems += (await bus.ask(kind(), Standing)).problems
         return problems
+
+    async def _not_served(self, cluster: Cluster, answers: str | None) -> list[str]:
+        """Which models are not served, why, and what brought machines for them the last time."""
+        views = (await cluster.ask(ListModels(), ModelsAnswer)).models
+        lines = [
+            f"{view.model} is not served: {view.state} ({view.reason}): see `llmgw explain {view.model}`"
+            for view in stuck(views)
+        ]
+        if views and answers is None and self._record.fleet and not self._fleet.machines:
+            lines.append(
+                f"the machines of --fleet {self._record.fleet}, with which this was started before, are not there: "
+                "give it again to have them"
+            )
+        return lines
 
     def _shown(self, part: Part) -> Part:
         self._console.follow(part.name, part.log)

@@ -47,7 +47,7 @@ state_dir_option = click.option(
     help="The gateway's port; 0: a free one.  [default: 8080]",
 )
 @click.option("--detach", is_flag=True, help="Return once a chat completion succeeds; `llmgw down` stops it.")
-@click.option("--no-model", is_flag=True, help="Start without the demo's model.")
+@click.option("--no-model", is_flag=True, help="Start without the demo's model; wait for models of --fleet only.")
 @click.option("--fleet", type=click.Path(path_type=Path, dir_okay=False), help="Simulated machines, and what to apply.")
 @json_option
 @click.option(
@@ -88,6 +88,7 @@ def up(
         record = home.record()
         leave_nothing(record, console)
         record.ports = choose(ports_needed(simulated.machines), record.ports, port)
+        record.fleet = str(fleet.absolute()) if fleet and simulated.machines else record.fleet
         record.up, record.parts = seen(os.getpid()), {}
         home.endpoint_file.unlink(missing_ok=True)
         layout = Layout(home, record.ports, simulated.machines, held)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -71,6 +72,40 @@ def test_a_part_that_dies_is_started_again(cluster: Cluster) -> None:
 
     wait_for(lambda: "guard: guard-1 leads" in cluster.text("status"))
     assert cluster.restarts()["guard"] == before + 1
+
+
+def test_a_cluster_is_up_though_the_machines_of_its_model_are_gone(new_cluster: Callable[[], Cluster]) -> None:
+    cluster = new_cluster()
+    cluster.up(*SIM)
+    cluster.text("down")
+
+    done = cluster.run("up", "--port", "0", "--detach", timeout_s=120)
+
+    assert done.returncode == 0, done.stderr
+    first, *buts = done.stdout.splitlines()
+    assert first.startswith("llmgw is up: http://127.0.0.1:")
+    assert any(
+        re.match(r"but sim-chat is not served: unplaced \(.+\): see `llmgw explain sim-chat`", but) for but in buts
+    )
+    assert f"--fleet {FLEET}" in buts[-1]
+    cluster.text("down")
+
+    done = cluster.run("up", "--port", "0", "--no-model", "--detach", timeout_s=60)
+
+    assert done.returncode == 0
+    assert "waiting for the first answer" not in done.stderr
+    assert f"--fleet {FLEET}" in done.stdout
+
+
+def test_machines_without_a_model_are_waited_for_by_nobody(new_cluster: Callable[[], Cluster]) -> None:
+    cluster = new_cluster()
+    fleet = FLEET.parent / "fleets" / "single-gpu.yaml"
+
+    done = cluster.run("up", "--port", "0", "--no-model", "--fleet", str(fleet), "--detach")
+
+    assert done.returncode == 0
+    assert "waiting for the first answer" not in done.stderr
+    assert "but " not in done.stdout
 
 
 def test_one_directory_has_one_cluster(cluster: Cluster) -> None:

@@ -10,8 +10,10 @@ from typing import Any, cast
 
 import pytest
 
+from cli import demo
 from cli.cluster import Cluster
 from cli.demo import answered
+from cli.failure import Failed
 from libs.events.questions import ModelsAnswer
 from libs.events.views import ModelView
 
@@ -56,6 +58,30 @@ async def test_nothing_is_waited_for_where_every_model_is_stopped_or_asleep(gate
 
     assert await wait(view("a", 0, 0, "stopped"), view("b", 0, 0, "asleep")) is None
     assert asked == []
+
+
+async def test_models_that_nothing_will_start_are_not_waited_for(
+    gateway: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "STUCK_S", 0.0)
+    asked = gateway(
+        {"id": "a", "ready": False, "capabilities": ["chat"]}, {"id": "b", "ready": True, "capabilities": ["rerank"]}
+    )
+
+    assert await wait(view("a", 1, 0, "unplaced"), view("c", 1, 0, "parked")) is None
+    assert await wait(view("a", 1, 0, "unplaced"), view("b", 1, 1, "ready")) is None
+    assert asked == []
+
+
+async def test_a_model_that_is_coming_is_waited_for_beside_one_that_is_not(
+    gateway: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "STUCK_S", 0.0)
+    monkeypatch.setattr(demo, "ANSWER_S", 0.5)
+    gateway()
+
+    with pytest.raises(Failed, match="no chat was answered"):
+        await wait(view("a", 1, 0, "unplaced"), view("c", 1, 0, "starting"))
 
 
 async def test_a_model_that_is_ready_is_asked_rather_than_the_first(gateway: Callable[..., list[str]]) -> None:
