@@ -17,7 +17,8 @@ from cli.owners import current, field_of
 from cli.plan import MARKS, Change, StepDone, declared_steps, foreseen, plan_lines, prune_option, show_plan
 from cli.say import say
 from cli.steps import Step, document, sections
-from libs.events.commands import ImportVersion, Outcome
+from cli.without_place import without_place
+from libs.events.commands import DefineModel, ImportVersion, Outcome
 
 HEARD_S = 10.0
 """Within this an owner hears what another one did."""
@@ -80,7 +81,8 @@ async def carry_out(cluster: Cluster, steps: Sequence[Step]) -> None:
             raise Failed(
                 f"{what} was not applied: {failure}\n  {number} steps before it are done, {later} after it are not"
             )
-    cluster.out.result({"steps": results}, done_lines(results))
+    placed = [step.name for step in steps if isinstance(step.command, DefineModel)]
+    cluster.out.result({"steps": results}, [*done_lines(results), *await without_place(cluster, placed)])
 
 
 def done_lines(results: Iterable[StepDone]) -> Iterator[str]:

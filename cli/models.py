@@ -19,6 +19,7 @@ from cli.names import model_name
 from cli.steps import differences
 from cli.times import PAST
 from cli.watch import watch_option
+from cli.without_place import without_place
 from libs.engines import ENGINES
 from libs.events.codec import encode
 from libs.events.commands import (
@@ -151,9 +152,8 @@ async def define(
         if problems:
             raise Failed("\n  ".join(map(problem_words, problems)))
     outcome = await cluster.send(command)
-    cluster.out.result(
-        outcome, [outcome.message or f"{name} is {'defined' if outcome.status == 'done' else 'as it was'}"]
-    )
+    said = outcome.message or f"{name} is {'defined' if outcome.status == 'done' else 'as it was'}"
+    cluster.out.result(outcome, [said, *await without_place(cluster, [name])])
 
 
 @model.command("scale")
@@ -171,7 +171,8 @@ async def scale(cluster: Cluster, name: str, replicas: int, most: int | None, no
     ceiling = None if no_max else before.max if most is None else most
     scaling = msgspec.structs.replace(before, min=replicas, max=ceiling)
     outcome = await cluster.send(ScaleModel(model=name, scaling=scaling))
-    cluster.out.result(outcome, [outcome.message or f"{name}: {replicas} replicas wanted"])
+    said = outcome.message or f"{name}: {replicas} replicas wanted"
+    cluster.out.result(outcome, [said, *await without_place(cluster, [name])])
 
 
 @model.command("restart")
@@ -203,9 +204,8 @@ async def stop(cluster: Cluster, name: str, reason: str) -> None:
 async def start(cluster: Cluster, name: str) -> None:
     """Start a model that was stopped."""
     outcome = await cluster.send(StartModel(model=name))
-    cluster.out.result(
-        outcome, [outcome.message or f"{name} is {'started' if outcome.status == 'done' else 'not stopped'}"]
-    )
+    said = outcome.message or f"{name} is {'started' if outcome.status == 'done' else 'not stopped'}"
+    cluster.out.result(outcome, [said, *await without_place(cluster, [name])])
 
 
 @model.command("wake")
@@ -288,8 +288,9 @@ def explained(answer: ModelExplained) -> Iterator[str]:
             yield from placement(answer.placements[replica.replica_id])
     if answer.unplaced is not None:
         yield ""
-        yield "not placed:"
-        repeated = answer.unplaced.summary == view.reason  # once is enough
+        yield "not placed:" if view.ready < view.wanted else "no place for what is to take over:"
+        told = (view.reason, *(replica.reason for replica in view.replicas))
+        repeated = any(answer.unplaced.summary in reason for reason in told)  # once is enough
         yield from placement(msgspec.structs.replace(answer.unplaced, summary="") if repeated else answer.unplaced)
     if answer.recent:
         yield ""

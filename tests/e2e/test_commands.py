@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from pathlib import Path
 
@@ -56,6 +57,8 @@ def test_a_node_is_drained_until_it_is_empty_or_it_is_said_what_is_in_the_way(cl
         refused = cluster.refused("node", "drain", "sim-2", "--reason", "disk", "--wait", "--timeout", "3s")
         assert "sim-2 is draining: disk; 2 shards have nowhere to go: `llmgw explain` of sim-chat says why" in refused
         assert "2 shards have nowhere to go" in cluster.text("status")
+        told = cluster.text("explain", "sim-chat")
+        assert told.count("sim-2 is being drained (disk); it stays because nothing else fits: ") == 2
         assert cluster.text("status").count("2 of 2 replicas ready") == 1
     finally:
         cluster.text("node", "uncordon", "sim-2")
@@ -186,6 +189,24 @@ def test_a_model_is_defined_scaled_and_removed_by_hand(cluster: Cluster) -> None
 
     cluster.text("model", "remove", "by-hand", "--yes")
     assert [one["model"] for one in cluster.json("model", "list")] == ["sim-chat"]
+
+
+def test_what_fits_nowhere_is_said_when_it_is_declared_and_scaled(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "big.yaml"
+    file.write_text(
+        "models:\n  - name: big\n    profiles:\n"
+        "      - {name: gpu, engine: sim, gpu_class: h100-80g, gpus_per_node: 8}\n"
+    )
+    try:
+        applied = cluster.text("apply", "-f", str(file), "--yes")
+        assert applied == "+ model big: done\nbig fits nowhere yet: `llmgw explain big` says why\n"
+        scaled = cluster.text("model", "scale", "sim-chat", "9")
+        assert re.search(r"\n[5-7] of 9 replicas of sim-chat fit nowhere yet: `llmgw explain sim-chat`", scaled)
+        assert cluster.text("model", "scale", "sim-chat", "2") == "sim-chat: 2 replicas wanted\n"
+    finally:
+        cluster.text("model", "scale", "sim-chat", "2")
+        cluster.text("model", "remove", "big", "--yes")
+        cluster.until_served()
 
 
 def test_logs_of_an_agent_and_of_an_engine_come_from_their_machine(cluster: Cluster) -> None:

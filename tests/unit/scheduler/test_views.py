@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from libs.events.commands import CapRack, DrainNode, RemoveModel, ScaleModel
+from cli.models import explained
+from libs.events.commands import CapRack, DrainNode, RemoveModel, ScaleModel, UncordonNode
 from libs.events.model import Scaling
 from libs.events.questions import RackPower
 from libs.events.replica import ReplicaStopped
@@ -233,6 +234,45 @@ def test_explain_tells_where_and_why_and_what_happened() -> None:
     assert f"replica {second} of m placed on cpu-1 with the profile cpu" in " ".join(sentences)
     assert [h.sequence for h in told.recent] == sorted(h.sequence for h in told.recent)
     assert len(told.recent) <= 40
+
+
+def test_explain_says_at_a_replica_why_it_stays_on_a_machine_that_is_drained() -> None:
+    world = World()
+    world.machine("a", cores=4)
+    world.define(model_spec("m", 2))
+    world.settle()
+    world.command(DrainNode(machine_id="a", reason="disk"))
+    world.settle()
+
+    told = explain(world.state, world.model())
+
+    unplaced = world.model().unplaced
+    assert unplaced is not None
+    assert told.unplaced == unplaced
+    for replica in told.model.replicas:
+        assert replica.reason == f"a is being drained (disk); it stays because nothing else fits: {unplaced.summary}"
+    text = "\n".join(explained(told))
+    assert "m: ready, 2 of 2 replicas ready" in text
+    assert "no place for what is to take over:\n  1 machine considered" in text
+
+    world.command(UncordonNode(machine_id="a"))
+    world.settle()
+    told = explain(world.state, world.model())
+    assert told.unplaced is None
+    assert {replica.reason for replica in told.model.replicas} == {""}
+
+
+def test_explain_says_at_a_replica_why_it_stays_with_an_older_definition() -> None:
+    world = World()
+    world.machine(memory_mb=4096)
+    world.define(model_spec())
+    world.settle()
+    world.define(model_spec("m", 1, cpu_profile(memory_mb=100_000)))
+    world.settle(steps=20)
+
+    [replica] = explain(world.state, world.model()).model.replicas
+
+    assert replica.reason.startswith("runs an older definition; it stays because nothing else fits: ")
 
 
 def test_explain_works_out_anew_what_keeps_the_next_one_from_a_place() -> None:
