@@ -5,7 +5,7 @@
 
 Checks COMMIT out into a temporary directory and runs a cluster of each tree at the same time, with the same Python, the
 same libraries and this tree's load generator. Of every pair the one that is measured first alternates. What is compared
-is CPU time, which other programs on the machine change little; they change latencies, so those are not looked at.
+is CPU time, which other programs on the machine change less than latencies; those are not looked at.
 """
 
 from __future__ import annotations

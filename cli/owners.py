@@ -79,8 +79,10 @@ async def everything(cluster: Cluster) -> Current:
     return msgspec.structs.replace(there, keys=tuple(key for key in tenancy.keys if not key.revoked))
 
 
-async def examined(cluster: Cluster, steps: Iterable[Step]) -> list[Step]:
-    """The steps that would change something, after every owner looked at its own. Raises BadFile."""
+async def examined(cluster: Cluster, steps: Iterable[Step], faults: Iterable[str] = ()) -> list[Step]:
+    """The steps that would change something, after every owner looked at its own. Raises BadFile with what owners
+    refuse after what was found wrong before.
+    """
     steps = list(steps)
     texts = [encode(step.command).decode() for step in steps]
     defined = [step.command.spec for step in steps if isinstance(step.command, DefineModel)]
@@ -94,7 +96,7 @@ async def examined(cluster: Cluster, steps: Iterable[Step]) -> list[Step]:
             question = msgspec.structs.replace(question, headers=headers.get(step.name))
         return await cluster.ask(question, Examined, timeout_s=15)
 
-    wrong: list[str] = []
+    wrong = list(faults)
     kept: list[Step] = []
     for step, answer in zip(steps, await asyncio.gather(*map(examine, range(len(steps)), steps)), strict=True):
         # What an earlier step adds is not there yet: about those fields the owner cannot know.

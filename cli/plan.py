@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from cli.cluster import Cluster, on_cluster, problem_words
-from cli.declared import BadFile, Item, Kind, kinds_held, read
+from cli.declared import Item, Kind, kinds_held, read
 from cli.failure import Failed
 from cli.log import events_until, last_samples, last_sequence
 from cli.names import completed, models, nodes
@@ -124,7 +124,7 @@ async def plan(
 async def declared_steps(cluster: Cluster, files: Sequence[str], *, pruned: bool) -> tuple[Step, ...]:
     """What must be done so that everything is as files declare it. ``pruned``: also without what no file declares.
 
-    Raises BadFile with everything that is wrong in them, and that owners would refuse.
+    Raises BadFile with all that is wrong with how they are written, or else with all that the cluster would refuse.
     """
     contents = list(texts(files))
     items = read(contents)
@@ -132,9 +132,7 @@ async def declared_steps(cluster: Cluster, files: Sequence[str], *, pruned: bool
     policies = {item.name for item in items if item.kind == "policy"} | {policy.name for policy in now.policies}
     steps = steps_to(items, now) + (pruning(items, kinds_held(contents), now) if pruned else [])
     faults = unknown_policies(items, policies) + still_used(steps, items, now)
-    if faults:
-        raise BadFile(faults)
-    return tuple(await examined(cluster, steps))
+    return tuple(await examined(cluster, steps, faults))
 
 
 def kinds_needed(items: Iterable[Item]) -> set[Kind]:

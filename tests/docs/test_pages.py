@@ -90,6 +90,19 @@ def _joined(text: ast.JoinedStr) -> str:
     return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in text.values)
 
 
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_events_are_shown_with_their_times_as_they_are_printed(page: Path) -> None:
+    for line in page.read_text().splitlines():
+        if re.search(r"^\S*\d:\d\d\S* +(usage)?#\d", line):
+            assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", line), line
+
+
+def test_the_fold_of_the_log_is_shown_as_it_is_printed() -> None:
+    _, _, sample = (DOCS / "quickstart.md").read_text().partition("$ llmgw event replay\n")
+
+    assert re.match(r"(node \S+ is .*\n)+(model \S+ is .*\n)+\d+ events up to #\d+ folded: state ", sample)
+
+
 def test_messages_are_those_the_programs_say() -> None:
     """Of the first column of the tables of messages: each piece between ``…`` stands in one text, in that order."""
     page = (DOCS / "troubleshooting.md").read_text()

@@ -84,13 +84,14 @@ def test_owners_refuse_before_anything_is_applied(demo: Cluster, tmp_path: Path)
     file = tmp_path / "cluster.yaml"
     file.write_text(
         "models:\n  - name: bad\n    profiles:\n      - {name: cpu, engine: sim}\n"
-        "orgs:\n  - name: fresh\n    allowance: {rpm: 0}\n"
+        "orgs:\n  - name: fresh\n    allowance: {rpm: 0, policies: [nope]}\n"
     )
 
     said = demo.refused("apply", "-f", str(file), "--yes")
 
     assert f"{file}:7: org fresh: allowance.rpm: " in said
     assert f"{file}:4: model bad: profiles[0]" in said
+    assert "org fresh: there is no policy 'nope'" in said
     assert "fresh" not in demo.text("org", "list")
 
 

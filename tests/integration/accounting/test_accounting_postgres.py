@@ -147,6 +147,16 @@ async def test_usage_by_every_level_and_within_times(ledger: Ledger) -> None:
     assert await ledger.usage("org", None, closed, "", 100) == [], "up to before"
 
 
+async def test_what_was_refused_is_a_request_without_tokens(ledger: Ledger) -> None:
+    nothing = {"prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0, "cost_micros": 0}
+    refused = [row(n, status=f"refused_{why}", **nothing) for n, why in enumerate(("limit", "budget", "guard"), 2)]
+    await ledger.commit(Entry([row(1), *refused]), NOON)
+
+    [model] = await ledger.usage("model", None, None, "", 100)
+
+    assert (model.requests, model.prompt_tokens, model.completion_tokens, model.cost_micros) == (4, 10, 1, 100)
+
+
 async def test_spend_is_told_of_the_periods_that_hold(ledger: Ledger) -> None:
     await ledger.commit(Entry([row(1), row(3, at=NOON - timedelta(days=60))]), NOON)
     told = said(await ledger.sums(NOON, ["k-1"]))
