@@ -19,6 +19,7 @@ from cli.say import say
 from cli.steps import Step, document, sections
 from cli.without_place import without_place
 from libs.events.commands import DefineModel, ImportVersion, Outcome
+from libs.events.sentences.words import count
 
 HEARD_S = 10.0
 """Within this an owner hears what another one did."""
@@ -79,7 +80,7 @@ async def carry_out(cluster: Cluster, steps: Sequence[Step]) -> None:
             cluster.out.result({"steps": results}, done_lines(results))
             later = len(steps) - number - 1
             raise Failed(
-                f"{what} was not applied: {failure}\n  {number} steps before it are done, {later} after it are not"
+                f"{what} was not applied: {failure}\n  {count(number, 'step')} before it done, {later} after it not"
             )
     placed = [step.name for step in steps if isinstance(step.command, DefineModel)]
     cluster.out.result({"steps": results}, [*done_lines(results), *await without_place(cluster, placed)])

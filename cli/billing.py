@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from cli.cluster import Cluster, on_cluster
+from cli.numbers import Whole
 from cli.times import PAST
 from cli.watch import watch_option
 from libs.events.budget import money
@@ -50,9 +51,9 @@ async def list_prices(cluster: Cluster) -> None:
 
 @price.command("set")
 @click.argument("model")
-@click.option("--prompt", type=click.IntRange(0), help="Micros per 1,000 prompt tokens.")
-@click.option("--completion", type=click.IntRange(0), help="Micros per 1,000 completion tokens.")
-@click.option("--cached", type=click.IntRange(0), help="Per 1,000 cached prompt tokens; 0: as others.")
+@click.option("--prompt", type=Whole(0), help="Micros per 1,000 prompt tokens.")
+@click.option("--completion", type=Whole(0), help="Micros per 1,000 completion tokens.")
+@click.option("--cached", type=Whole(0), help="Per 1,000 cached prompt tokens; 0: as others.")
 @on_cluster
 async def set_price(
     cluster: Cluster, model: str, prompt: int | None, completion: int | None, cached: int | None

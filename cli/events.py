@@ -14,6 +14,7 @@ import msgspec
 from cli.cluster import Cluster, on_cluster, until_interrupted
 from cli.failure import Failed
 from cli.log import events_until, last_sequence
+from cli.numbers import Whole
 from cli.times import PAST
 from libs.bus import Delivery
 from libs.events.contract import Contract
@@ -26,6 +27,8 @@ from services.entry import fold_events
 
 STREAMS = {"EVENTS": plane("evt"), "USAGE": plane("use")}
 """Streams that are told from, and their subjects."""
+LINES = 20
+"""How many events back the telling begins, unless asked otherwise."""
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -45,18 +48,32 @@ def event() -> None:
     """Events: what happened, in sentences and as it is on the log."""
 
 
+def one_beginning(ctx: click.Context, param: click.Parameter, value: int | bool | None) -> int | bool | None:
+    """Callback of ``-n`` and ``--all``. Raises UsageError where both are given."""
+    before = ctx.params.get("everything" if param.name == "lines" else "lines")
+    if all(given is not None and given is not False for given in (before, value)):
+        raise click.UsageError("-n and --all contradict each other: give one of them", ctx)
+    return value
+
+
 def begin_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """``-n`` and ``--all``: where in the log to begin."""
-    function = click.option("--all", "everything", is_flag=True, help="Begin at the beginning of the log.")(function)
-    return click.option(
-        "-n", "--lines", type=click.IntRange(0), default=20, show_default=True, help="Begin so many back."
-    )(function)
+    for option in (
+        click.option(
+            "--all", "everything", is_flag=True, callback=one_beginning, help="Begin at the beginning of the log."
+        ),
+        click.option(
+            "-n", "--lines", type=Whole(0), callback=one_beginning, help=f"Begin so many back.  [default: {LINES}]"
+        ),
+    ):
+        function = option(function)
+    return function
 
 
 @event.command("list")
 @begin_options
 @on_cluster
-async def list_events(cluster: Cluster, lines: int, everything: bool) -> None:
+async def list_events(cluster: Cluster, lines: int | None, everything: bool) -> None:
     """What happened, a sentence for each fact. Verdicts that found nothing are left out."""
     await tell(cluster, lines, everything)
 
@@ -66,15 +83,16 @@ async def list_events(cluster: Cluster, lines: int, everything: bool) -> None:
 @click.option("--no-follow", is_flag=True, hidden=True)
 @until_interrupted
 @on_cluster
-async def tail(cluster: Cluster, lines: int, everything: bool, no_follow: bool) -> None:
+async def tail(cluster: Cluster, lines: int | None, everything: bool, no_follow: bool) -> None:
     """What happened, and then what happens, as it happens, until Ctrl-C."""
     await tell(cluster, lines, everything)
     if not no_follow:
         await asyncio.Event().wait()
 
 
-async def tell(cluster: Cluster, lines: int, everything: bool) -> None:
+async def tell(cluster: Cluster, lines: int | None, everything: bool) -> None:
     """Print what is on the log; what comes later is printed as it comes, for as long as the command runs."""
+    lines = LINES if lines is None else lines
     waiting: list[Fact] = []
     caught_up = asyncio.Event()
 
@@ -117,7 +135,7 @@ def says_something(verdicts: VerdictBatch) -> bool:
 
 
 @event.command("show")
-@click.argument("sequence", type=click.IntRange(1))
+@click.argument("sequence", type=Whole(1))
 @click.option(
     "--stream", type=click.Choice(["EVENTS", "USAGE", "PARKED"]), default="EVENTS", show_default=True,
     help="Where it is; PARKED: messages that could not be handled.",

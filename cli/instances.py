@@ -10,6 +10,7 @@ from cli.cluster import Cluster
 from libs.bus import Delivery
 from libs.events import pattern_of
 from libs.events.leadership import SchedulerPulse
+from libs.events.sentences.words import count
 from libs.events.usage import GatewayRates
 
 SILENT_S = 5.0
@@ -36,7 +37,7 @@ async def running_instances(cluster: Cluster) -> list[Instance]:
             state = silent or ("leads" if message.leads else "stands by")
             instances["scheduler", message.instance] = Instance("scheduler", message.instance, state, state == "leads")
         elif isinstance(message, GatewayRates):
-            state = silent or f"{sum(message.in_flight.values())} requests in flight"
+            state = silent or f"{count(sum(message.in_flight.values()), 'request')} in flight"
             instances["gateway", message.gateway_id] = Instance("gateway", message.gateway_id, state)
 
     patterns = [pattern_of(SchedulerPulse), pattern_of(GatewayRates)]

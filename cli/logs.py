@@ -13,6 +13,7 @@ from cli.cluster import Cluster, on_cluster, until_interrupted
 from cli.failure import Failed
 from cli.log import last_sequence
 from cli.names import model_name, node_name, replica_name, shard_name
+from cli.numbers import Whole
 from cli.say import say
 from libs.bus import Delivery
 from libs.events.questions import AskLogs, ListModels, ListNodes, LogsAnswer, ModelsAnswer, NodesAnswer
@@ -92,7 +93,7 @@ def logs_of(find: Find, name: Callable[[Callable[..., Any]], Callable[..., Any]]
 
     @click.command("logs", help=help)
     @name
-    @click.option("-n", "--lines", type=click.IntRange(1), default=200, show_default=True, help="So many at most.")
+    @click.option("-n", "--lines", type=Whole(1), default=200, show_default=True, help="So many at most.")
     @click.option("-f", "--follow", is_flag=True, help="Go on printing what comes, until Ctrl-C.")
     @until_interrupted
     @on_cluster

@@ -142,6 +142,11 @@ def code_of(arguments: list[str] | None = None) -> int:
         words = today(sys.argv[1:] if arguments is None else arguments)
         result: Any = llmgw.main(words, prog_name="llmgw", standalone_mode=False)
         return result if isinstance(result, int) else 0
+    except click.NoSuchOption as error:
+        from cli.numbers import below_zero
+
+        below_zero(error).show()
+        return error.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code

@@ -14,11 +14,13 @@ import yaml
 from cli import fleet as fleets
 from cli.cluster import ASK_S, Cluster, locate, location_options, quiet, reached
 from cli.failure import Failed
+from cli.numbers import Whole
 from cli.output import Output, json_option
 from libs.bus import Delivery
 from libs.engines import traits_of
 from libs.events.machine import MachineRegistered, MachineSample
 from libs.events.questions import LibraryAnswer, ListLibrary, ListNodes, NodesAnswer
+from libs.events.sentences.words import count
 from libs.events.subjects import pattern_of
 from libs.fit import Facts, Host, Layout, Load, Plan, Unreadable, hosts_of, plan, profile_of
 from libs.fit.config import in_precision
@@ -36,10 +38,10 @@ LIBRARY = "library:"
 @click.option(
     "--context-length",
     "context",
-    type=click.IntRange(1),
+    type=Whole(1),
     help=f"Tokens of one request.  [default: {CONTEXT}, or the model's]",
 )
-@click.option("--parallel", type=click.IntRange(1), default=4, show_default=True, help="Requests worked on at once.")
+@click.option("--parallel", type=Whole(1), default=4, show_default=True, help="Requests worked on at once.")
 @click.option(
     "--precision",
     "precisions",
@@ -185,7 +187,7 @@ def table(made: Plan) -> Iterator[str]:
     """The plan for people."""
     for facts in made.models:
         yield sentence(facts)
-    yield f"For {made.load.parallel} requests of {made.load.context:,} tokens each. All sizes in GiB."
+    yield f"For {count(made.load.parallel, 'request')} of {made.load.context:,} tokens each. All sizes in GiB."
     yield ""
     # Several files of one precision are told apart by their names.
     several = len({facts.name for facts in made.models}) > 1

@@ -16,6 +16,7 @@ from cli.log import events_until, last_sequence
 from cli.logs import model_logs
 from cli.model_fit import fit
 from cli.names import model_name
+from cli.numbers import Whole
 from cli.steps import differences
 from cli.times import PAST
 from cli.watch import watch_option
@@ -34,9 +35,10 @@ from libs.events.commands import (
     WakeModel,
 )
 from libs.events.explanation import Explanation
-from libs.events.model import ModelSpec, Profile, Scaling
+from libs.events.model import ModelDefined, ModelSpec, Profile, Scaling
 from libs.events.questions import Examined, ExamineScheduler, ExplainModel, ListModels, ModelExplained, ModelsAnswer
 from libs.events.refusal import Refused
+from libs.events.sentences.words import count
 from libs.events.times import rfc3339
 from services.entry import fold_events
 
@@ -95,19 +97,19 @@ async def show(cluster: Cluster, name: str) -> None:
     "--source", metavar="library:NAME[@VERSION]|file:/PATH|hf:ORG/NAME@COMMIT", help="Weights. Only `sim` needs none."
 )
 @click.option("--alias", "aliases", multiple=True, help="Another name clients may use; may be repeated.")
-@click.option("--memory-mb", type=click.IntRange(1), help="Main memory to reserve (a CPU profile needs it).")
-@click.option("--cores", type=click.IntRange(0), default=1, show_default=True, help="CPU cores to reserve.")
+@click.option("--memory-mb", type=Whole(1), help="Main memory to reserve (a CPU profile needs it).")
+@click.option("--cores", type=Whole(0), default=1, show_default=True, help="CPU cores to reserve.")
 @click.option("--gpu-class", help="Run on GPUs of this class instead of the CPU.")
-@click.option("--gpus", type=click.IntRange(0), default=0, show_default=True, help="GPUs of one replica.")
-@click.option("--parallel", type=click.IntRange(1), default=4, show_default=True, help="Requests worked on at once.")
+@click.option("--gpus", type=Whole(0), default=0, show_default=True, help="GPUs of one replica.")
+@click.option("--parallel", type=Whole(1), default=4, show_default=True, help="Requests worked on at once.")
 @click.option(
     "--context-length",
-    type=click.IntRange(1),
+    type=Whole(1),
     default=4096,
     show_default=True,
     help="Tokens of a prompt and its answer.",
 )
-@click.option("--replicas", type=click.IntRange(0), default=1, show_default=True, help="How many are to serve it.")
+@click.option("--replicas", type=Whole(0), default=1, show_default=True, help="How many are to serve it.")
 @click.option("--arg", "args", multiple=True, help="Argument for the engine; may be repeated.")
 @on_cluster
 async def define(
@@ -158,8 +160,8 @@ async def define(
 
 @model.command("scale")
 @model_name
-@click.argument("replicas", type=click.IntRange(0))
-@click.option("--max", "most", type=click.IntRange(0), help="Up to so many when requests wait.  [stays as it is]")
+@click.argument("replicas", type=Whole(0))
+@click.option("--max", "most", type=Whole(0), help="Up to so many when requests wait.  [stays as it is]")
 @click.option("--no-max", is_flag=True, help="No more than REPLICAS, whoever waits.")
 @on_cluster
 async def scale(cluster: Cluster, name: str, replicas: int, most: int | None, no_max: bool) -> None:
@@ -171,7 +173,7 @@ async def scale(cluster: Cluster, name: str, replicas: int, most: int | None, no
     ceiling = None if no_max else before.max if most is None else most
     scaling = msgspec.structs.replace(before, min=replicas, max=ceiling)
     outcome = await cluster.send(ScaleModel(model=name, scaling=scaling))
-    said = outcome.message or f"{name}: {replicas} replicas wanted"
+    said = outcome.message or f"{name}: {count(replicas, 'replica')} wanted"
     cluster.out.result(outcome, [said, *await without_place(cluster, [name])])
 
 
@@ -263,10 +265,12 @@ async def explain(cluster: Cluster, name: str, at: datetime | None) -> None:
 
 
 async def _explained_at(cluster: Cluster, name: str, at: datetime) -> ModelExplained:
-    past = fold_events(await events_until(cluster, await last_sequence(cluster, "EVENTS"), at))
+    events = await events_until(cluster, await last_sequence(cluster, "EVENTS"), at)
     try:
-        return past.explain(name)
+        return fold_events(events).explain(name)
     except Refused as refused:
+        if not any(isinstance(event, ModelDefined) for _, event in events):
+            raise Failed(f"no model was declared yet at {rfc3339(at)}") from None
         raise Failed(f"{refused.problems[0].message}, at {rfc3339(at)}") from None
 
 

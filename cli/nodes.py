@@ -11,6 +11,7 @@ from cli.logs import node_logs
 from cli.names import node_name
 from cli.node_drain import drain, free_gpus
 from cli.node_operations import change, remove_weights, restart
+from cli.numbers import Whole
 from cli.watch import watch_option
 from libs.events.commands import (
     CordonNode,
@@ -27,6 +28,7 @@ from libs.events.questions import (
     ListNodes,
     NodesAnswer,
 )
+from libs.events.sentences.words import count
 
 LOOK_S = 60.0
 """A node that looks itself over waits for each of its tools."""
@@ -71,7 +73,8 @@ async def show(cluster: Cluster, name: str) -> None:
     view = next((node for node in nodes if node.machine_id == name), None)
     if view is None:
         raise Failed(f"there is no node {name!r}: there are {', '.join(n.machine_id for n in nodes) or 'none'}")
-    gpus = f", {len(view.gpus)} GPUs ({', '.join(sorted(set(view.gpus)))}; {free_gpus(view)})" if view.gpus else ""
+    kinds = ", ".join(sorted(set(view.gpus)))
+    gpus = f", {count(len(view.gpus), 'GPU')} ({kinds}; {free_gpus(view)})" if view.gpus else ""
     lines = [
         f"{name}: {view.state} at {view.address}" + (f": {view.reason}" if view.reason else ""),
         f"  {view.cores_free} of {view.cpu_count} cores, {view.memory_free_mb:,} of {view.memory_total_mb:,} MB "
@@ -156,7 +159,7 @@ async def doctor(cluster: Cluster, name: str) -> None:
 @node.command("fabric")
 @node_name
 @click.argument("adapter", metavar="NIC")
-@click.option("--port", type=click.IntRange(1), default=1, show_default=True, help="Of the card, as it counts them.")
+@click.option("--port", type=Whole(1), default=1, show_default=True, help="Of the card, as it counts them.")
 @on_cluster
 async def fabric(cluster: Cluster, name: str, adapter: str, port: int) -> None:
     """The InfiniBand fabric as one network card of a node sees it: switches, who is where, slow cables."""

@@ -12,11 +12,12 @@ import click
 import msgspec
 
 from cli.cluster import Cluster, on_cluster, problem_words
-from cli.declared import Item, Kind, kinds_held, read
+from cli.declared import SECTIONS, Item, Kind, kinds_held, read
 from cli.failure import Failed
 from cli.log import events_until, last_samples, last_sequence
 from cli.names import completed, models, nodes
 from cli.owners import current, everything, examined
+from cli.say import say
 from cli.steps import Step, pruning, steps_to, still_used, unknown_policies
 from libs.events.commands import DefineModel, DrainNode, RemoveModel, StopModel
 from libs.events.contract import Command
@@ -128,6 +129,9 @@ async def declared_steps(cluster: Cluster, files: Sequence[str], *, pruned: bool
     """
     contents = list(texts(files))
     items = read(contents)
+    for file, text in contents:
+        if not kinds_held([(file, text)]):
+            say(f"{file} declares nothing: it has none of the sections {', '.join(SECTIONS)}", err=True)
     now = await everything(cluster) if pruned else await current(cluster, kinds_needed(items))
     policies = {item.name for item in items if item.kind == "policy"} | {policy.name for policy in now.policies}
     steps = steps_to(items, now) + (pruning(items, kinds_held(contents), now) if pruned else [])

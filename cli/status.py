@@ -38,6 +38,7 @@ from libs.events.questions import (
     Standing,
     StateAnswer,
 )
+from libs.events.sentences.words import count
 from libs.events.views import ModelView, NodeView
 
 T = TypeVar("T")
@@ -181,7 +182,7 @@ def with_processes(parts: list[Part], seen: dict[str, PartSeen]) -> list[Part]:
 
 
 def _node(node: NodeView) -> Iterator[str]:
-    shards = "1 shard" if len(node.shards) == 1 else f"{len(node.shards)} shards"
+    shards = count(len(node.shards), "shard")
     gpus = f", {len(node.gpus_free)} of {len(node.gpus)} GPUs" if node.gpus else ""
     yield (
         f"node {node.machine_id}: {node.state}, {node.cores_free} of {node.cpu_count} cores and "
@@ -194,9 +195,10 @@ def _node(node: NodeView) -> Iterator[str]:
 def lines(now: Status) -> Iterator[str]:
     """For a person."""
     for part in now.parts:
-        process = f" (pid {part.pid}, restarted {part.restarts} times)" if part.pid else ""
+        process = f" (pid {part.pid}, restarted {count(part.restarts or 0, 'time')})" if part.pid else ""
         url = f" at {now.base_url}" if part.name == GATEWAY and now.base_url else ""
-        yield f"{part.name}: {part.state}{url}{process}"
+        state, also, why = part.state.partition("; ")
+        yield f"{part.name}: {state}{url}{process}{also}{why}"
     yield from (f"  {instance.service} {instance.instance}: {instance.state}" for instance in now.instances)
     yield ""
     for node in now.nodes:

@@ -12,6 +12,7 @@ from cli.cluster import Cluster, on_cluster
 from cli.confirm import destroys
 from cli.failure import Failed
 from cli.names import completed, models, org_name, policies, project_path, team_path
+from cli.numbers import Whole
 from cli.steps import no_policy
 from libs.events.budget import MICROS, PERIODS, Budget
 from libs.events.commands import (
@@ -47,12 +48,15 @@ class BudgetAmount(click.ParamType[Budget]):
         if isinstance(value, Budget):
             return value
         amount, _, period = str(value).partition("/")
-        if period not in PERIODS:
-            self.fail(f"{value!r} has no period; write 25/day, 25/week, 25/month or 25/total", param, ctx)
         try:
             micros = Decimal(amount) * MICROS
         except InvalidOperation:
-            self.fail(f"{amount!r} is not an amount; write 25/{period} or 0.5/{period}", param, ctx)
+            self.fail(f"{amount!r} is not a number: write an amount and a period, like 25/month", param, ctx)
+        if not period:
+            known = ", ".join(f"{amount}/{known}" for known in PERIODS)
+            self.fail(f"{value!r} has no period: write one of {known}", param, ctx)
+        if period not in PERIODS:
+            self.fail(f"unknown period {period!r}: write one of {', '.join(PERIODS)}", param, ctx)
         if not micros.is_finite() or micros != int(micros) or micros < 1:
             self.fail(f"{amount} is not an amount from 0.000001 up, with six decimals at most", param, ctx)
         return Budget(amount_micros=int(micros), period=period)
@@ -79,8 +83,8 @@ def allowance_options(function: Callable[..., Any]) -> Callable[..., Any]:
             shell_complete=completed(policies),
             help="Guard policy that applies; may be repeated.",
         ),
-        click.option("--tpm", type=click.IntRange(1), help="Tokens a minute."),
-        click.option("--rpm", type=click.IntRange(1), help="Requests a minute."),
+        click.option("--tpm", type=Whole(1), help="Tokens a minute."),
+        click.option("--rpm", type=Whole(1), help="Requests a minute."),
         click.option(
             "--model",
             "models",

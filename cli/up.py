@@ -17,6 +17,7 @@ from cli.cluster import quiet
 from cli.console import Console, blanked
 from cli.failure import Failed
 from cli.home import Home, Record, default
+from cli.numbers import Whole
 from cli.output import Output, json_option
 from cli.parts import GATEWAY_PORT, Layout, ports_needed
 from cli.ports import choose
@@ -42,7 +43,7 @@ state_dir_option = click.option(
 @state_dir_option
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=Whole(0, 65535),
     envvar=GATEWAY_PORT,
     help="The gateway's port; 0: a free one.  [default: 8080]",
 )

@@ -28,6 +28,8 @@ TIMEOUT_S = 30.0
 
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
 _PART = re.compile(r"^(.+)-(\d{5})-of-(\d{5})\.gguf$")
+_WEIGHTS = (".gguf", ".safetensors")
+"""A source that ends so is a file: the repository of such a name is asked for with ``hf:``."""
 _REPOSITORY = re.compile(r"^(?:hf:)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?\Z")
 
 
@@ -55,7 +57,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self._path = path
         if not path.exists():
-            raise Unreadable(f"{path} does not exist: give a folder with config.json or GGUF files, or a GGUF file")
+            raise _nothing_at(path)
 
     def names(self) -> list[str]:
         """Of the files at its top."""
@@ -71,6 +73,10 @@ class Folder:
                 return file.read(size)
         except OSError as error:
             raise Unreadable(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _nothing_at(path: object) -> Unreadable:
+    return Unreadable(f"{path} does not exist: give a folder with config.json or GGUF files, or a GGUF file")
 
 
 class Web:
@@ -100,6 +106,8 @@ def open_source(source: str) -> tuple[str, Files]:
         return path.stem if path.is_file() else path.resolve().name, Folder(path)
     if source.startswith(("http://", "https://")):
         return _address(source)
+    if source.startswith((".", "/", "~")) or (source.endswith(_WEIGHTS) and not source.startswith("hf:")):
+        raise _nothing_at(source)
     repository = _REPOSITORY.match(source)
     if repository:
         return _repository(*repository.groups())
@@ -153,7 +161,9 @@ def _get(url: str, size: int) -> bytes:
             raise Unreadable(f"{url} answers {error.code}: {error.reason}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        raise Unreadable(f"{url} cannot be reached: {reason}") from None
+        remedy = ": set HF_ENDPOINT to a hub that can be reached from here, or give a path"
+        of_hub = url.startswith(f"{_endpoint()}/")
+        raise Unreadable(f"{url} cannot be reached ({reason}){remedy if of_hub else ''}") from None
 
 
 def read(name: str, files: Files) -> list[Model]:

@@ -21,7 +21,7 @@ def _model_defined(event: model.ModelDefined) -> str:
 def _model_scaled(event: model.ModelScaled) -> str:
     least, most = event.scaling.min, event.scaling.max
     wanted = f"{least}" if most in (None, least) else f"{least} to {most}"
-    return f"model {event.model} scaled: {wanted} replicas wanted"
+    return f"model {event.model} scaled: {wanted} {'replica' if wanted == '1' else 'replicas'} wanted"
 
 
 @says(model.ModelRemoved)
@@ -87,7 +87,8 @@ def _replica_lost(event: replica.ReplicaLost) -> str:
 @says(replica.ReplicaMeasured)
 def _replica_measured(event: replica.ReplicaMeasured) -> str:
     figures = f"{event.tokens_per_s:.0f} tokens a second, {event.estimated_tokens_per_s:.0f} were estimated"
-    return f"replica {event.replica_id} of {event.model} answers one request with {figures} ({event.requests} requests)"
+    measured = count(event.requests, "request")
+    return f"replica {event.replica_id} of {event.model} answers one request with {figures} ({measured})"
 
 
 @says(replica.ReplicaRecovered)

@@ -101,9 +101,9 @@ def _allows(allowance: tenancy.Allowance) -> str:
     if allowance.models is not None:
         parts.append(f"only {', '.join(allowance.models) or 'no model'}")
     if allowance.rpm is not None:
-        parts.append(f"{allowance.rpm} requests a minute")
+        parts.append(f"{count(allowance.rpm, 'request')} a minute")
     if allowance.tpm is not None:
-        parts.append(f"{allowance.tpm} tokens a minute")
+        parts.append(f"{count(allowance.tpm, 'token')} a minute")
     if allowance.budgets:
         parts.append(f"a budget of {' and '.join(map(str, allowance.budgets))}")
     if allowance.policies:

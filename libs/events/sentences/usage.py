@@ -5,7 +5,7 @@ from __future__ import annotations
 from libs.events import usage
 
 from .registry import says
-from .words import seconds
+from .words import count, seconds
 
 
 @says(usage.UsageBatch)
@@ -26,7 +26,8 @@ def _usage_batch(event: usage.UsageBatch) -> str:
     ok = sum(record.status == "ok" for record in event.records)
     tokens = sum(record.completion_tokens for record in event.records)
     prompts = sum(record.prompt_tokens for record in event.records)
+    finished = count(len(event.records), "request")
     return (
-        f"gateway {event.gateway_id} finished {len(event.records)} requests, {ok} of them well: {prompts} prompt and "
+        f"gateway {event.gateway_id} finished {finished}, {ok} of them well: {prompts} prompt and "
         f"{tokens} completion tokens"
     )

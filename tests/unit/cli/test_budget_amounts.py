@@ -31,8 +31,10 @@ def test_an_amount_and_a_period(text: str, budget: Budget) -> None:
     ("text", "word"),
     [
         ("25", "no period"),
-        ("25/year", "no period"),
-        ("much/day", "not an amount"),
+        ("25/", "no period"),
+        ("25/year", "unknown period 'year': write one of day, week, month, total"),
+        ("abc", "'abc' is not a number"),
+        ("much/day", "'much' is not a number"),
         ("0/day", "from 0.000001"),
         ("-3/day", "from 0.000001"),
         ("0.0000001/day", "six decimals"),

@@ -233,3 +233,23 @@ def test_every_command_and_every_option_has_help() -> None:
     assert len(options) > 100
     assert [where for where, text in options.items() if not text] == []
     assert [words for words, command in commands.items() if not command.help] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["model", "scale", "m", "-1"], "'REPLICAS': a number below 0 stands there: write a whole number from 0 up"),
+        (["model", "scale", "m", "-12"], "'REPLICAS': a number below 0 stands there"),
+        (["model", "scale", "m", "1x"], "'REPLICAS': '1x' is not a whole number from 0 up"),
+        (["model", "scale", "m", "1", "--max", "-1"], "'--max': '-1' is not a whole number from 0 up"),
+        (["event", "show", "0"], "'SEQUENCE': '0' is not a whole number from 1 up"),
+        (["up", "--port", "70000"], "'--port': '70000' is not a whole number from 0 to 65535"),
+        (["model", "scale", "m", "--mx"], "No such option"),
+        (["event", "list", "--all", "-n", "6"], "-n and --all contradict each other"),
+    ],
+)
+def test_a_number_that_is_none_is_named_with_what_may_stand_there(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code_of(arguments) == 2
+    assert words in capsys.readouterr().err

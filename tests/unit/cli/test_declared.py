@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from cli.declared import BadFile, Item, read
+from cli.declared import BadFile, Item, kinds_held, read
 from cli.demo import demo_items
 from libs.engines import ENGINES
 from libs.events.model import ModelSpec
@@ -220,3 +220,11 @@ def test_the_demo_is_well_formed() -> None:
         "model": ["gemma3-270m"],
         "price": ["gemma3-270m"],
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"), [("", set()), ("# later\n", set()), ("models:\n", set()), ("models: []\n", {"model"})]
+)
+def test_what_a_file_without_anything_declares(text: str, kinds: set[str]) -> None:
+    assert read([("f.yaml", text)]) == []
+    assert kinds_held([("f.yaml", text)]) == kinds

@@ -8,6 +8,7 @@ import pytest
 
 from libs.events import contracts, tag_of
 from libs.events.leadership import SchedulerElected
+from libs.events.model import ModelScaled, Scaling
 from libs.events.node import NodeLost
 from libs.events.sentences import known, sentence
 from libs.events.usage import RequestRecord, UsageBatch
@@ -54,3 +55,12 @@ def test_one_request_is_told_with_its_tokens() -> None:
     assert sentence(UsageBatch(gateway_id="gw-1", offset=1, records=(record,))) == (
         "m streamed req-1 for demo/demo/demo: 12 prompt and 30 completion tokens in 0.9 s, first token after 41 ms"
     )
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "wanted"), [(1, None, "1 replica"), (2, None, "2 replicas"), (0, 1, "0 to 1 replicas")]
+)
+def test_one_replica_is_wanted_and_two_replicas_are(least: int, most: int | None, wanted: str) -> None:
+    scaled = ModelScaled(at=AT, model="m", scaling=Scaling(min=least, max=most))
+
+    assert sentence(scaled) == f"model m scaled: {wanted} wanted"

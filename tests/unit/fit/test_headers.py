@@ -132,6 +132,11 @@ def test_what_is_wrong_with_a_source_is_said(
     (tmp_path / "bad" / "model.safetensors").write_bytes(b"\xff" * 100)
     said = {
         "path:/nowhere/model": "/nowhere/model does not exist",
+        "./nofile.gguf": r"^\./nofile\.gguf does not exist",
+        "../no/folder": r"^\.\./no/folder does not exist",
+        "~/models": "^~/models does not exist",
+        "models/nofile.gguf": "^models/nofile.gguf does not exist",
+        "models/nofile.safetensors": "^models/nofile.safetensors does not exist",
         "just-a-word": "'just-a-word' is not a file, folder, URL or repository",
         "no/repository": "answers 404",
         "http://127.0.0.1:9/x.gguf": "cannot be reached",
@@ -144,3 +149,10 @@ def test_what_is_wrong_with_a_source_is_said(
     for source, words in said.items():
         with pytest.raises(Unreadable, match=words):
             read(*open_source(source))
+
+
+def test_where_no_hub_is_reached_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+
+    with pytest.raises(Unreadable, match="set HF_ENDPOINT to a hub that can be reached from here, or give a path"):
+        open_source("meta/llama")

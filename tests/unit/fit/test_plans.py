@@ -103,7 +103,7 @@ def test_several_files_are_told_apart_by_name(ggufs: Path) -> None:
         ),
         (["--precision", "fp3"], 1, "'fp3' is not a precision that can be planned"),
         (["--nodes-from-cluster"], 2, "give one of them"),
-        (["--context-length", "0"], 2, "0 is not in the range"),
+        (["--context-length", "0"], 2, "'0' is not a whole number from 1 up"),
     ],
 )
 def test_mistakes_are_said_in_a_sentence(
