@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from libs.runtime.servers.ports import free_port
 from libs.runtime.servers.postgres import STOP_SIGNAL, PostgresFiles, programs
@@ -52,7 +53,7 @@ class PostgresServer(ServerProcess):
 
     def drop_database(self, dsn: str) -> None:
         """Drop a database of ``create_database``, also while sessions are open in it. Raises NoBinary."""
-        self._psql(f"DROP DATABASE IF EXISTS {dsn.rsplit('/', 1)[1]} WITH (FORCE)")
+        self._psql(f"DROP DATABASE IF EXISTS {urlsplit(dsn).path.strip('/')} WITH (FORCE)")
 
     def _psql(self, statement: str) -> None:
         psql = [str(programs() / "psql"), self.dsn, "-v", "ON_ERROR_STOP=1", "-qc", statement]

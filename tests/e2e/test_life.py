@@ -128,6 +128,7 @@ def test_the_gateways_port_may_come_in_its_variable(
 ) -> None:
     port = free_port("127.0.0.1")
     monkeypatch.setenv("LLMGW_GATEWAY_PORT", str(port))
+    monkeypatch.setenv("PGSSLMODE", "require")  # of another database: nor does this part the services
     cluster = new_cluster()
 
     cluster.up("--no-model")

@@ -63,8 +63,11 @@ class PostgresFiles:
         return self.directory / "data"
 
     def dsn(self, database: str = DATABASE) -> str:
-        """The address of a database on it, password included."""
-        return f"postgresql://{USER}:{self.password}@{self.host}:{self.port}/{database}"
+        """The address of a database on it, password included.
+
+        It has no TLS, which is said: PGSSLMODE of whoever connects would else ask for it.
+        """
+        return f"postgresql://{USER}:{self.password}@{self.host}:{self.port}/{database}?sslmode=disable"
 
     def owner(self) -> str | None:
         """The user it runs as when we are root; None when it runs as ourselves. Raises LookupError where root has
