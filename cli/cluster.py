@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from libs.bus import AskFailed, Bus, BusAway, BusError, BusSettings, Unanswered,
 from libs.events.commands import Outcome, Problem
 from libs.events.contract import Command, Question
 from libs.events.questions import AskUsage, BudgetsAnswer, ListBudgets, ListTenancy, TenancyAnswer, UsageAnswer
+from libs.events.refusal import Refused
 from libs.tasks import end
 
 T = TypeVar("T")
@@ -49,7 +51,7 @@ class Cluster:
         try:
             return await self.bus.ask(question, kind, timeout_s)
         except AskFailed as error:
-            raise Failed(str(error)) from None
+            raise Failed(refusal_words(str(error))) from None
 
     async def ask_all(self, question: Paged, kind: type[P], timeout_s: float = PAGE_S) -> P:
         """Ask an owner for every page of an answer; all of them as one. Raises Failed."""
@@ -83,13 +85,19 @@ class Cluster:
 
 def problem_words(problem: Problem) -> str:
     """What is wrong with a field, named by its path, or with the whole."""
-    return f"{problem.path}: {problem.message}" if problem.path else problem.message
+    return refusal_words(f"{problem.path}: {problem.message}") if problem.path else problem.message
+
+
+def refusal_words(text: str) -> str:
+    """A refusal as the wire has it, ``FIELD: what is wrong``. What there is not is named by the words themselves, and
+    its field on the wire is no business of whoever typed a command."""
+    return re.sub(r"^[\w.]+: (?=there is no )", "", text)
 
 
 def outcome_words(outcome: Outcome) -> str:
     """Why a command was not carried out."""
     problems = list(map(problem_words, outcome.problems))
-    repeated = outcome.message in (*problems, "; ".join(problems))
+    repeated = outcome.message in (*problems, "; ".join(problems), str(Refused(outcome.problems)))
     words = [*([outcome.message] if outcome.message and not repeated else []), *problems]
     return "\n  ".join(words) or outcome.status
 

@@ -97,7 +97,8 @@ def wrong(message: str, value: Any, field: str, known: Iterable[Any] = ()) -> st
     """
     if message.startswith("Invalid enum value") and known:
         return f"{shown(value)} is none of {', '.join(map(str, known))}"
-    return f"{shown(value)}: {expected(message, field)}"
+    found = f"{shown(value)} stands there" if isinstance(value, dict | list) else shown(value)
+    return f"{found}: {expected(message, field)}"
 
 
 def expected(message: str, field: str) -> str:
@@ -114,5 +115,7 @@ def shown(value: Any) -> str:
     """A value as one would write it, cut where it is long."""
     if value is None:
         return "nothing"
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -7,9 +7,10 @@ from typing import TypeVar
 import msgspec
 
 from libs.bus import AskFailed, Bus, BusAway, Unanswered
-from libs.events import BadPayload, Command, Question, UnknownTag, contracts, decode, decode_as, encode, tag_of
+from libs.events import BadPayload, Command, Question, UnknownTag, contracts, decode, encode, tag_of
 
 from .core.faults import bad_body, bus_unavailable, not_answered
+from .core.json.fields import decoded, misfit
 from .http.exchange import Exchange
 from .http.router import Router
 
@@ -63,16 +64,24 @@ def _read(body: bytes, kind: type[K]) -> K:
     """A command or a question, strictly: what it does not know is an error here, unlike on the bus."""
     what = kind.__name__.lower()
     known = ", ".join(tag_of(contract) for contract in contracts() if issubclass(contract, kind))
+    fields = decoded(body)
+    if "type" not in fields:
+        raise bad_body(
+            f"Missing required parameter: 'type' says which {what} it is; known are: {known}.",
+            param="type",
+            code="missing_required_parameter",
+        )
     try:
         message = decode(body)
     except UnknownTag as error:
         raise bad_body(f"'{error.tag}' is not a {what}; known are: {known}.", param="type") from None
     except BadPayload as error:
-        raise bad_body(f"The body is not a {what}: {error}.") from None
+        _, _, problem = str(error).partition(": ")  # after the name of our own type
+        raise misfit(problem) from None
     if not isinstance(message, kind):
         raise bad_body(f"'{tag_of(message)}' is not a {what}; known are: {known}.", param="type")
-    for name in decode_as(dict, body):
+    for name in fields:
         if name != "type" and name not in message.__struct_fields__:
-            fields = ", ".join(message.__struct_fields__)
-            raise bad_body(f"'{tag_of(message)}' has no field '{name}'; it has: {fields}.", param=name)
+            has = ", ".join(message.__struct_fields__)
+            raise bad_body(f"'{tag_of(message)}' has no field '{name}'; it has: {has}.", param=name)
     return message

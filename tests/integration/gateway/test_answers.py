@@ -141,7 +141,7 @@ WRONG = [
     ({"model": "gpt-9"}, 404, "model_not_found", None, "this key can use: sim"),
     ({"messages": None}, 400, "missing_required_parameter", "messages", "messages"),
     ({"messages": "hi"}, 400, "invalid_type", "messages", "array"),
-    ({"stream": 3}, 400, "invalid_type", "stream", "bool"),
+    ({"stream": 3}, 400, "invalid_type", "stream", "true or false"),
     ({"max_tokens": 5000}, 400, "max_tokens_too_large", "max_tokens", "4096"),
     ({"max_completion_tokens": 5000}, 400, "max_tokens_too_large", "max_completion_tokens", "4096"),
 ]
@@ -263,5 +263,12 @@ async def test_the_admin_api_needs_the_role(gateway: Client) -> None:
     assert (nobody.status, nobody.error["code"]) == (502, "not_answered")
     for wrong in ({"type": "nonsense.v1"}, {"type": "model.removed.v1", "at": "2026-01-01T00:00:00Z", "model": "m"}):
         assert (await gateway.send("POST", "/api/v1/questions", wrong, key=ADMIN)).error["param"] == "type"
+    untold = await gateway.send("POST", "/api/v1/questions", {}, key=ADMIN)
+    assert (untold.status, untold.error["code"]) == (400, "missing_required_parameter")
+    assert "'type' says which question it is; known are: " in untold.error["message"]
+    assert "ask.scheduler.state.v1" in untold.error["message"]
+    cordon = {"type": "cmd.scheduler.cordon_node.v1", "machine_id": 5}
+    mistyped = await gateway.send("POST", "/api/v1/commands", cordon, key=ADMIN)
+    assert mistyped.error["message"] == "Invalid value for 'machine_id': expected text, got an integer."
     extra = await gateway.send("POST", "/api/v1/questions", body | {"colour": 1}, key=ADMIN)
     assert extra.error["param"] == "colour"

@@ -228,3 +228,8 @@ def test_the_demo_is_well_formed() -> None:
 def test_what_a_file_without_anything_declares(text: str, kinds: set[str]) -> None:
     assert read([("f.yaml", text)]) == []
     assert kinds_held([("f.yaml", text)]) == kinds
+
+
+def test_what_stands_where_a_list_is_expected_is_not_shown_as_python_writes_it() -> None:
+    with pytest.raises(BadFile, match=r"f\.yaml:1: orgs: a mapping stands there: a list is expected"):
+        read([("f.yaml", "orgs:\n  name: x\n")])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -17,6 +18,19 @@ from .lossless import Number, encoded
 Json = dict[str, Any]
 
 _NAMES = {dict: "an object", list: "an array", str: "text", bool: "true or false", int: "a number", float: "a number"}
+_KINDS = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "an array",
+}
+"""msgspec's name of a kind of value to how people who write JSON call it."""
+_AT = re.compile(r" - at `\$\.?(.*)`$")
+_INDEX = re.compile(r"\[([0-9]+)\]")
+_MISSING = re.compile(r"missing required field `(.+?)`")
+_EXPECTED = re.compile(r"Expected `([^`]+)`(?:, got `([^`]+)`)?(.*)$")
 _decoder = msgspec.json.Decoder(dict[str, Any], float_hook=Number)
 
 
@@ -25,14 +39,38 @@ def decoded(body: bytes) -> Json:
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError as problem:
-        reason = str(problem)
-        raise bad_body(
-            f"The body must be one JSON object: {reason[:1].lower()}{reason[1:]}.", code="invalid_type"
-        ) from None
+        raise misfit(str(problem)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise bad_body(f"The body is not valid JSON: {problem}. Send one JSON object.", code="invalid_json") from None
     except RecursionError:
         raise too_deep() from None
+
+
+def misfit(problem: str, inside: str = "") -> Fault:
+    """msgspec's words about a wrong value, as OpenAI would put them; ``inside`` is the field it was found in."""
+    where = _AT.search(problem)
+    at = ".".join(filter(None, (inside, _INDEX.sub(r".\1", where.group(1)).strip(".") if where else "")))
+    if missing := _MISSING.search(problem):
+        name = f"{at}.{missing.group(1)}" if at else missing.group(1)
+        return bad_body(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
+    if at:
+        return bad_body(f"Invalid value for '{at}': {in_words(problem)}.", param=at, code="invalid_type")
+    return bad_body(f"The body must be one JSON object: {in_words(problem)}.", code="invalid_type")
+
+
+def in_words(problem: str) -> str:
+    """What msgspec says of a value, in the words of JSON and without its place."""
+    reason = _AT.sub("", problem)
+    if missing := _MISSING.search(reason):
+        return f"the field '{missing.group(1)}' is missing"
+    if match := _EXPECTED.match(reason):
+        kinds = match[1].split(" | ")
+        words = [
+            _KINDS.get(kind, kind) for kind in kinds if kind != "null" and not (kind == "int" and "float" in kinds)
+        ]
+        found = f", got {_KINDS.get(match[2], match[2])}" if match[2] else ""
+        return f"expected {' or '.join(words) or 'null'}{found}{match[3]}"
+    return (reason[:1].lower() + reason[1:]).replace("`", "'")
 
 
 def wrong(at: str, value: Any, wanted: str) -> Fault:

@@ -7,14 +7,13 @@ replaces the value of a top-level field and leaves the bytes of every other valu
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, cast
 
 import msgspec
 
 from services.gateway.core.faults import Fault, bad_body, too_deep
-from services.gateway.core.json.fields import Json, decoded, text
+from services.gateway.core.json.fields import Json, decoded, misfit, text
 from services.gateway.core.json.lossless import ABSENT, encoded, present, repaired
 from services.gateway.core.json.lossless import decoded as decoded_value
 
@@ -211,9 +210,6 @@ _CHECKS: dict[str, Callable[[msgspec.Raw], object]] = {
     "query": lambda value: text(decoded_value(value), "query"),
 }
 """What engines expect in each field that holds the text. Each raises Fault, or msgspec's errors about a value in it."""
-_AT = re.compile(r" - at `\$\.?(.*)`$")
-_INDEX = re.compile(r"\[([0-9]+)\]")
-_MISSING = re.compile(r"missing required field `(.+?)`")
 
 
 def parse(body: Body, content: str | None, translated: bool = False) -> ParsedRequest:
@@ -225,7 +221,7 @@ def parse(body: Body, content: str | None, translated: bool = False) -> ParsedRe
     try:
         parsed = _parsed.decode(body.data)
     except msgspec.ValidationError as error:
-        raise _named(str(error)) from None
+        raise misfit(str(error)) from None
     except msgspec.DecodeError as error:
         raise _not_json(error) from None
     except RecursionError:
@@ -241,7 +237,7 @@ def parse(body: Body, content: str | None, translated: bool = False) -> ParsedRe
         try:
             _CHECKS[content](value)
         except msgspec.ValidationError as error:
-            raise _named(str(error), content) from None
+            raise misfit(str(error), content) from None
         except msgspec.DecodeError as error:
             raise _not_json(error) from None
         except RecursionError:
@@ -251,20 +247,6 @@ def parse(body: Body, content: str | None, translated: bool = False) -> ParsedRe
 
 def _not_json(error: Exception) -> Fault:
     return bad_body(f"The body is not valid JSON: {error}. Send one JSON object.", code="invalid_json")
-
-
-def _named(problem: str, inside: str = "") -> Fault:
-    """msgspec's words about a wrong value, as OpenAI would put them; ``inside`` is the field it was found in."""
-    where = _AT.search(problem)
-    at = ".".join(filter(None, (inside, _INDEX.sub(r".\1", where.group(1)).strip(".") if where else "")))
-    if missing := _MISSING.search(problem):
-        name = f"{at}.{missing.group(1)}" if at else missing.group(1)
-        return bad_body(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
-    reason = _AT.sub("", problem)
-    reason = reason[:1].lower() + reason[1:]
-    if at:
-        return bad_body(f"Invalid value for '{at}': {reason}.", param=at, code="invalid_type")
-    return bad_body(f"The body must be one JSON object: {reason}.", code="invalid_type")
 
 
 def edited(data: bytes, changes: Mapping[str, bytes | None]) -> bytes:

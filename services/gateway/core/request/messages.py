@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from services.gateway.core.faults import Fault, bad_body
-from services.gateway.core.json.fields import Json
+from services.gateway.core.json.fields import Json, in_words
 from services.gateway.core.json.lossless import ABSENT
 
 
@@ -58,7 +58,7 @@ def _check_parts(content: msgspec.Raw, at: str) -> None:
         parts = _parts.decode(content)
     except msgspec.ValidationError as error:
         place, _, reason = str(error).partition(" - at `$")[::-1]
-        raise _wrong(at + re.sub(r"\[([0-9]+)\]", r".\1", place.rstrip("`")), reason[:1].lower() + reason[1:]) from None
+        raise _wrong(at + re.sub(r"\[([0-9]+)\]", r".\1", place.rstrip("`")), in_words(reason)) from None
     for index, part in enumerate(parts):
         if isinstance(part, _Part) and part.type == "text" and part.text is None:
             raise _wrong(f"{at}.{index}.text", "a part of the type 'text' needs a text")

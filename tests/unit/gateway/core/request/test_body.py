@@ -45,23 +45,23 @@ def test_what_is_read() -> None:
 @pytest.mark.parametrize(
     ("change", "param", "words"),
     [
-        ({"model": 3}, "model", "expected `str`"),
-        ({"stream": "yes"}, "stream", "expected `bool"),
+        ({"model": 3}, "model", "expected text"),
+        ({"stream": "yes"}, "stream", "expected true or false"),
         ({"max_tokens": -1}, "max_tokens", ">= 0"),
-        ({"max_tokens": "many"}, "max_tokens", "expected `int"),
-        ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage", "expected `bool"),
+        ({"max_tokens": "many"}, "max_tokens", "expected an integer"),
+        ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage", "expected true or false"),
         ({"messages": None}, "messages", "Missing required parameter"),
         ({"messages": "hi"}, "messages", "send an array"),
         ({"messages": []}, "messages", "at least one message"),
-        ({"messages": [3]}, "messages.0", "expected `object`"),
+        ({"messages": [3]}, "messages.0", "expected an object"),
         ({"messages": [{"content": "x"}]}, "messages.0.role", "Missing required parameter"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content", "send text"),
         ({"messages": [{"role": "user", "content": {}}]}, "messages.0.content", "send text"),
-        ({"messages": [{"role": "user", "content": [{"type": 1}]}]}, "messages.0.content.0.type", "expected `str`"),
-        ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages.0.content.0", "`type`"),
+        ({"messages": [{"role": "user", "content": [{"type": 1}]}]}, "messages.0.content.0.type", "expected text"),
+        ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages.0.content.0", "'type' is missing"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text", "needs a text"),
-        ({"messages": [{"role": "assistant", "tool_calls": {}}]}, "messages.0.tool_calls", "expected `array"),
-        ({"temperature": "hot"}, "temperature", "expected `float"),
+        ({"messages": [{"role": "assistant", "tool_calls": {}}]}, "messages.0.tool_calls", "expected an array"),
+        ({"temperature": "hot"}, "temperature", "expected a number"),
         ({"temperature": -1}, "temperature", ">= 0"),
         ({"top_p": 1.5}, "top_p", "<= 1"),
         ({"n": 0}, "n", ">= 1"),
@@ -69,16 +69,16 @@ def test_what_is_read() -> None:
         ({"logprobs": -1}, "logprobs", ">= 0"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "<= 20"),
         ({"n_probs": 21}, "n_probs", "<= 20"),
-        ({"stop": 3}, "stop", "expected `str"),
-        ({"stop": ["a", 3]}, "stop.1", "expected `str`"),
-        ({"seed": "x"}, "seed", "expected `int"),
+        ({"stop": 3}, "stop", "expected text"),
+        ({"stop": ["a", 3]}, "stop.1", "expected text"),
+        ({"seed": "x"}, "seed", "expected an integer"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools.0.function.name", "Missing required"),
-        ({"tools": {}}, "tools", "expected `array"),
-        ({"tool_choice": 3}, "tool_choice", "expected `str"),
-        ({"response_format": "json"}, "response_format", "expected `object"),
+        ({"tools": {}}, "tools", "expected an array"),
+        ({"tool_choice": 3}, "tool_choice", "expected text"),
+        ({"response_format": "json"}, "response_format", "expected an object"),
         ({"logit_bias": 3}, "logit_bias", "expected"),
-        ({"parallel_tool_calls": 1}, "parallel_tool_calls", "expected `bool"),
-        ({"user": 3}, "user", "expected `str"),
+        ({"parallel_tool_calls": 1}, "parallel_tool_calls", "expected true or false"),
+        ({"user": 3}, "user", "expected text"),
     ],
 )
 def test_a_wrong_field_is_named(change: dict[str, Any], param: str, words: str) -> None:
@@ -86,6 +86,8 @@ def test_a_wrong_field_is_named(change: dict[str, Any], param: str, words: str) 
     assert fault.param == param
     assert words in fault.message
     assert param in fault.message
+    assert "`" not in fault.message
+    assert "null" not in fault.message
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"model": "m"', b"\xff\xfe"])
