@@ -404,9 +404,9 @@ def test_what_destroys_is_not_done_where_nobody_can_be_asked(cluster: Cluster) -
 
 
 def test_a_policy_that_a_key_names_goes_only_after_it_and_never_unasked(cluster: Cluster) -> None:
-    declared = "orgs: [{name: ruled, teams: [{name: t, projects: [{name: p}]}]}]\npolicies: [{name: named}]\n"
+    declared = "orgs: [{name: naming, teams: [{name: t, projects: [{name: p}]}]}]\npolicies: [{name: named}]\n"
     cluster.text("apply", "-f", "-", "--yes", stdin=declared)
-    key = cluster.json("key", "create", "ruled/t/p", "--policy", "named")["key_id"]
+    key = cluster.json("key", "create", "naming/t/p", "--policy", "named")["key_id"]
     exported = yaml.safe_load(cluster.text("export"))
     rest = yaml.safe_dump({"policies": [one for one in exported["policies"] if one["name"] != "named"]})
 

@@ -67,7 +67,7 @@ async def test_a_machine_is_examined_from_the_command_line(box: Box, nats_server
     assert "machine: " in out
     code, _, complaint = await llmgw("node", "fabric", "box", "mlx5_9")
     assert code == 1
-    assert "no InfiniBand adapter of this machine" in complaint
+    assert "is not an InfiniBand adapter of this machine" in complaint
 
 
 async def test_a_simulated_machine_is_judged_with_what_its_agent_knows_of_its_cards(box: Box, bus: Bus) -> None:

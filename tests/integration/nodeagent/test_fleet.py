@@ -242,7 +242,7 @@ async def test_a_map_is_refused_with_the_reason_where_there_is_no_adapter(
 ) -> None:
     box.start_agent()
     await box.next(MachineRegistered)
-    with pytest.raises(AskFailed, match="no InfiniBand adapter of this machine; there is: none"):
+    with pytest.raises(AskFailed, match="is not an InfiniBand adapter of this machine; name one of: none"):
         await bus.ask(AskFabricMap(machine_id="box", nic="mlx5_0"), FabricMap, timeout_s=10)
 
 
